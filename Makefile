@@ -1,0 +1,36 @@
+# The two commands of the README: `make train` and `make test`. Both set up .venv first, once.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.installed
+OUT    ?= runs/$(shell date +%Y%m%d-%H%M%S)
+
+.PHONY: help train test test-slow lint install clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+train: $(READY) ## train on the built-in data with good defaults; ARGS="..." adds options, OUT=... names the run folder
+	$(BIN)/tfdpbc train --out $(OUT) $(ARGS)
+
+test: $(READY) ## the whole suite without the tests marked slow; ARGS="..." goes to pytest
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-slow: $(READY) ## the tests marked slow (minutes each)
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+lint: $(READY) ## ruff: mistakes, then format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+install: $(READY) ## .venv with the package and its test tools, nothing else
+
+# The stamp is written last, so an installation that was cut short is done again.
+$(READY): setup.cfg pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@
+
+clean: ## remove what was built; run folders and .venv stay
+	rm -rf build dist *.egg-info .pytest_cache .hypothesis .ruff_cache
+	find tfdpbc tests scripts -name __pycache__ -prune -exec rm -rf {} +
