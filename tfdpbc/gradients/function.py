@@ -1,0 +1,92 @@
+"""The model as a pure function of its weights and a batch; what an algorithm A computes with."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdpbc.gradients.losses import PerExampleLoss
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """The examples of one contribution.
+
+    Attributes:
+      x, y: nests of tensors with leading axis s.
+      sample_weight: nest of tensors ``[s]`` or None.
+      mask: bool ``[s]``; False marks padding, which may not influence anything.
+      seeds: int64 ``[G, 2]``, one seed for each random generator of the model.
+    """
+
+    x: Any
+    y: Any
+    sample_weight: Any
+    mask: Any
+    seeds: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """What one forward pass gives: `losses` ``[s]`` (0 at padding), the scalar `penalty` (regularisers and `add_loss`),
+    `outputs` (nest, leading axis s), `state` (new values of the function's `state_variables`)."""
+
+    losses: Any
+    penalty: Any
+    outputs: Any
+    state: list[Any]
+
+
+def seed_generators(model: keras.Model) -> list[Any]:
+    """The random generators of a model's layers (dropout, noise layers, random augmentation), each once."""
+    found: dict[int, Any] = {}
+    for layer in model._flatten_layers(include_self=True, recursive=True):
+        for value in [*getattr(layer, "_seed_generators", []), *vars(layer).values()]:
+            if isinstance(value, keras.random.SeedGenerator):
+                found[id(value)] = value
+    return list(found.values())
+
+
+class ModelFunction:
+    """A Keras model and its loss as a pure function; the model itself stays as it was.
+
+    Random layers take their seed from the batch, so each contribution and each round has masks of its own, and the state
+    that layers write from data (moving statistics) is returned, never stored.
+
+    Args:
+      model: a built Keras model.
+      loss: the per-example loss.
+      state_variables: the non-trainable variables whose new values `Evaluation.state` returns (in this order). What the
+        forward pass writes to any other variable is dropped, so that nothing written from data outlives the round.
+    """
+
+    def __init__(self, model: keras.Model, loss: PerExampleLoss, state_variables: Sequence[Any] = ()):
+        self.model, self.loss = model, loss
+        self.trainable = list(model.trainable_variables)
+        generators = {id(generator.state): i for i, generator in enumerate(seed_generators(model))}
+        position = {id(v): i for i, v in enumerate(model.non_trainable_variables)}
+        self._generator_of = [generators.get(id(v)) for v in model.non_trainable_variables]
+        self._state_positions = [position[id(v)] for v in state_variables]
+        self.num_generators = len(generators)
+
+    def weights(self) -> list[tf.Tensor]:
+        """The current trainable weights, in the order of `trainable`."""
+        return [tf.convert_to_tensor(v.value) for v in self.trainable]
+
+    def evaluate(self, weights: list[Any], batch: Batch) -> Evaluation:
+        """One forward pass in training mode at `weights`."""
+        non_trainable = [
+            v.value if g is None else tf.cast(batch.seeds[g], v.dtype)
+            for v, g in zip(self.model.non_trainable_variables, self._generator_of, strict=True)
+        ]
+        outputs, new_state, penalties = self.model.stateless_call(
+            weights, non_trainable, batch.x, training=True, return_losses=True
+        )
+        losses = self.loss(batch.y, outputs, batch.sample_weight)
+        losses = tf.where(batch.mask, losses, tf.zeros_like(losses))
+        penalty = tf.add_n([tf.cast(p, tf.float32) for p in penalties]) if penalties else tf.constant(0.0)
+        return Evaluation(losses, penalty, outputs, [new_state[i] for i in self._state_positions])

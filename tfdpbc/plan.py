@@ -1,0 +1,235 @@
+"""PrivacyPlan: the frozen public configuration from which both the noise and the guarantee are derived."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from typing import Any
+
+from tfdpbc import _validate, aggregation, clipping, guarantee
+from tfdpbc import sampling as samplings
+from tfdpbc.aggregation import Sum
+from tfdpbc.clipping import Clipping
+from tfdpbc.sampling import Sampling
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivacyPlan:
+    """Everything public about a private training run.
+
+    The standard deviation of the noise and the guarantee are computed here and nowhere else, from the same fields, so they
+    cannot drift apart. Data, random state and realised batch sizes are never stored in a plan.
+
+    Args:
+      sampling: `Shuffling`, `Subsampling` or `Poisson`; fixes the neighbouring relation with it.
+      clipping: the clipping of contributions.
+      noise_multiplier: σ = noise std / sensitivity >= 0, so that a round that one differing contribution hits is the
+        Gaussian trade-off function G_{1/σ}. 0 trains without noise and is reported as ε = ∞.
+      epochs: E >= 1.
+      aggregation: how clipped contributions become one update.
+
+    Formal guarantee: training that releases `rounds` updates with noise of `noise_std` on the aggregate is f-DP for
+    f = `trade_off()` under the sampling's neighbouring relation, against the adversary named by `adversary`.
+    """
+
+    sampling: Sampling
+    clipping: Clipping
+    noise_multiplier: float
+    epochs: int
+    aggregation: Sum = Sum()
+
+    def __post_init__(self) -> None:
+        _validate.instance("sampling", self.sampling, Sampling, "Shuffling, Subsampling or Poisson")
+        _validate.instance("clipping", self.clipping, Clipping, "a clipping such as FullGradientClipping(norm)")
+        _validate.instance("aggregation", self.aggregation, Sum, "an aggregation such as Sum()")
+        noise = _validate.number("noise_multiplier", self.noise_multiplier, at_least=0.0)
+        object.__setattr__(self, "noise_multiplier", noise)
+        object.__setattr__(self, "epochs", _validate.integer("epochs", self.epochs, at_least=1))
+
+    # What the training loop needs.
+
+    @property
+    def rounds_per_epoch(self) -> int:
+        """B, noisy releases per epoch."""
+        return self.sampling.rounds_per_epoch
+
+    @property
+    def rounds(self) -> int:
+        """Noisy releases of the whole plan."""
+        return self.epochs * self.rounds_per_epoch
+
+    @property
+    def divisor(self) -> int:
+        """The planned number of contributions, by which the noisy sum is divided."""
+        return self.sampling.divisor
+
+    def sensitivities(self, bounds: Any) -> Any:
+        """How far one differing contribution moves each block of the aggregate, from the round's clip norms `bounds`."""
+        return self.sampling.sensitivity_factor * bounds
+
+    def noise_std(self, round_index: int) -> list[float]:
+        """Standard deviation of the noise on the aggregate (before division), for each block."""
+        bounds = self.clipping.bounds(round_index, self.rounds_per_epoch)
+        return [self.noise_multiplier * self.sensitivities(bound) for bound in bounds]
+
+    # What may be said about it.
+
+    @property
+    def neighbouring(self) -> str:
+        """`"replace"` or `"add-remove"`."""
+        return self.sampling.neighbouring
+
+    @property
+    def adversary(self) -> str:
+        """Against whom the guarantee holds."""
+        return guarantee.adversary(self.sampling)
+
+    def trade_off(self, group_size: int = 1, rounds: int | None = None) -> Any:
+        """The `TradeOff` of the first `rounds` rounds (all by default) for a group of `group_size` examples."""
+        return guarantee.trade_off(self.sampling, self.noise_multiplier, self._rounds(rounds), self._group(group_size))
+
+    def epsilon(self, delta: float, group_size: int = 1, rounds: int | None = None) -> float:
+        """ε of the guarantee at `delta`, never below the truth; ∞ without noise. Warns where `delta` >= 1/N."""
+        self._check_delta(delta)
+        return float(self.trade_off(group_size, rounds).epsilon(delta))
+
+    def mu(self, group_size: int = 1, rounds: int | None = None) -> float | None:
+        """μ where the guarantee is exactly Gaussian, else None."""
+        return self.trade_off(group_size, rounds).mu
+
+    def participation(self, group_size: int = 1, rounds: int | None = None) -> Any:
+        """Exact distribution of c² (accounting.md, section 2) for fixed sizes; None for Poisson."""
+        if self.sampling.name == "poisson":
+            return None
+        return guarantee.participation(self.sampling, self._rounds(rounds), self._group(group_size))
+
+    def bounds(self, delta: float, group_size: int = 1, rounds: int | None = None) -> dict[str, dict[str, Any]]:
+        """Every method that applies: name → {"epsilon", "adversary", "certified"}."""
+        self._check_delta(delta)
+        rounds, group_size = self._rounds(rounds), self._group(group_size)
+        return guarantee.bounds(self.sampling, self.noise_multiplier, rounds, group_size, delta)
+
+    def guarantee(
+        self, delta: float, group_size: int = 1, rounds: int | None = None, void: str | None = None
+    ) -> dict[str, Any]:
+        """The guarantee as the JSON-able object that travels with a model.
+
+        Args:
+          delta: δ in (0, 1).
+          group_size: size of the protected group.
+          rounds: rounds really released; all of the plan by default.
+          void: why the guarantee does not hold for what is released, if so; ε and μ are then None.
+        """
+        rounds = self._rounds(rounds)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the object carries its warnings itself
+            epsilon = self.epsilon(delta, group_size, rounds)
+        if math.isinf(epsilon):
+            void = void or "no noise was added"
+        caveats = []
+        if not void and epsilon > 10:
+            caveats.append(f"Warning: ε = {epsilon:.4g} > 10 says little about what the model gives away.")
+        if delta * self._planned_examples() >= 1:
+            caveats.append(f"Warning: δ = {delta:g} is not below 1/N; such a δ allows giving away whole examples.")
+        mu = self.mu(group_size, rounds)
+        return {
+            "sampling": self.sampling.name,
+            "neighbouring": self.neighbouring,
+            "adversary": self.adversary,
+            "noise_multiplier": self.noise_multiplier,
+            "rounds": rounds,
+            "delta": delta,
+            "epsilon": None if void else epsilon,
+            "mu": None if void else mu,
+            "group_size": group_size,
+            "covers": guarantee.covers(["every noisy update", "the final weights and any computation on them"], void),
+            "warnings": caveats,
+            "plan": self.to_config(),
+            "versions": guarantee.versions(),
+        }
+
+    def describe(self, delta: float = 1e-5, group_size: int = 1, rounds: int | None = None) -> str:
+        """The guarantee in words: neighbouring, adversary, what is and is not covered."""
+        stated = self.guarantee(delta, group_size, rounds)
+        lines = [guarantee.sentence(stated)]
+        if stated["covers"]["covered"]:
+            lines.append("Covered: " + "; ".join(stated["covers"]["covered"]) + ".")
+        lines.append("Not covered: " + "; ".join(stated["covers"]["not_covered"]) + ".")
+        return "\n".join(lines)
+
+    __str__ = describe
+
+    def calibrate(self, epsilon: float, delta: float, group_size: int = 1) -> PrivacyPlan:
+        """The same plan with the smallest noise multiplier that keeps (`epsilon`, `delta`).
+
+        Raises:
+          UnreachableTarget: no noise multiplier in the supported range keeps the promise.
+        """
+        from tfdpbc.accounting import calibration
+
+        epsilon = _validate.number("epsilon", epsilon, above=0.0)
+        self._check_delta(delta)
+
+        def epsilon_of(noise_multiplier: float) -> float:
+            return float(
+                guarantee.trade_off(self.sampling, noise_multiplier, self.rounds, self._group(group_size)).epsilon(delta)
+            )
+
+        return dataclasses.replace(self, noise_multiplier=calibration.smallest_noise(epsilon_of, epsilon))
+
+    # JSON.
+
+    def to_config(self) -> dict[str, Any]:
+        """JSON-able description; `from_config` is its inverse."""
+        return {
+            "sampling": self.sampling.to_config(),
+            "clipping": self.clipping.to_config(),
+            "noise_multiplier": self.noise_multiplier,
+            "epochs": self.epochs,
+            "aggregation": self.aggregation.to_config(),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> PrivacyPlan:
+        """Builds a plan from what `to_config` returned.
+
+        Raises:
+          ValueError: a field is missing, unknown or out of range.
+        """
+        _validate.instance("config", config, dict, "a plan's configuration (a dict)")
+        expected = {field.name for field in dataclasses.fields(cls)}
+        if set(config) != expected:
+            _validate.fail("config", f"a dict with the keys {sorted(expected)}", sorted(config))
+        return cls(
+            sampling=samplings.from_config(config["sampling"]),
+            clipping=clipping.from_config(config["clipping"]),
+            noise_multiplier=config["noise_multiplier"],
+            epochs=config["epochs"],
+            aggregation=aggregation.from_config(config["aggregation"]),
+        )
+
+    # Checks.
+
+    def _planned_examples(self) -> float:
+        """N where it is public, and the planned N under Poisson sampling."""
+        return getattr(self.sampling, "num_examples", None) or self.sampling.expected_size / self.sampling.rate
+
+    def _check_delta(self, delta: float) -> None:
+        delta = _validate.probability("delta", delta)
+        planned = self._planned_examples()
+        if delta * planned >= 1:
+            warnings.warn(
+                f"delta should be well below 1/N = {1 / planned:.3g}: such a δ allows giving away whole examples; "
+                f"got delta={delta:g}",
+                stacklevel=3,
+            )
+
+    def _rounds(self, rounds: int | None) -> int:
+        if rounds is None:
+            return self.rounds
+        return _validate.integer("rounds", rounds, at_least=0, at_most=self.rounds)
+
+    def _group(self, group_size: int) -> int:
+        most = getattr(self.sampling, "num_examples", None)
+        return _validate.integer("group_size", group_size, at_least=1, at_most=most)
