@@ -1,0 +1,14 @@
+"""The models of the papers and of the field, by name.
+
+Each is a function ``model(input_shape, num_classes, **options) -> keras.Model`` of standard Keras layers (so it saves
+and loads without this package) whose outputs are logits ``[batch, num_classes]`` in float32: train with
+``from_logits=True``. ``seed`` fixes the initial weights; without it Keras's own random state decides.
+"""
+
+from tfdpbc.models.convnet import convnet
+from tfdpbc.models.lenet import bn_lenet5
+from tfdpbc.models.mlp import mlp
+from tfdpbc.models.registry import build, names
+from tfdpbc.models.tutorial import tutorial_cnn
+
+__all__ = ["bn_lenet5", "build", "convnet", "mlp", "names", "tutorial_cnn"]
