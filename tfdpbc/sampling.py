@@ -14,7 +14,7 @@ import abc
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -330,12 +330,15 @@ class Poisson(Sampling):
 
     def _draw(self, num_examples, spans, stream):
         for span in spans:
-            rounds = [self._round(num_examples, stream(round_number)) for round_number in span]
-            rows = _room(self.shape[0], (row for _, row, _ in rounds))
-            columns = _room(self.shape[1], (column for _, _, column in rounds))
-            indices = np.zeros((len(span), rows, columns), _index_type(num_examples))
+            indices = np.zeros((len(span), *self.shape), _index_type(num_examples))
             mask = np.zeros(indices.shape, bool)
-            for i, (joined, row, column) in enumerate(rounds):
+            for i, round_number in enumerate(span):
+                joined, row, column = self._round(num_examples, stream(round_number))
+                places = zip((row, column), indices.shape[1:], strict=True)
+                lacking = [max(0, _round_up(int(place.max(initial=-1)) + 1 - room)) for place, room in places]
+                if any(lacking):
+                    wider = [(0, 0), *((0, more) for more in lacking)]
+                    indices, mask = np.pad(indices, wider), np.pad(mask, wider)
                 indices[i, row, column] = joined
                 mask[i, row, column] = True
             yield Batch(np.where(mask, indices, indices[..., :1]), mask)
@@ -367,12 +370,6 @@ def capacity(mean: float, failure: float) -> int:
     while log_tail(size + 1) >= math.log(failure):
         size += 8
     return size
-
-
-def _room(planned: int, positions: Iterable[np.ndarray]) -> int:
-    """The planned room on an axis, or more if one of the 0-based positions lies beyond it."""
-    needed = 1 + max(int(position.max(initial=-1)) for position in positions)
-    return planned if needed <= planned else _round_up(needed)
 
 
 def _round_up(size: int) -> int:
