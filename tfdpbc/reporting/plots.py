@@ -1,0 +1,66 @@
+"""The plots of the report, as SVG texts. Draws on figures of its own: no global matplotlib state, no display."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.stats import norm
+
+GAUSSIANS = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+def metric(rows: Sequence[Mapping[str, float]], name: str) -> str | None:
+    """One metric per epoch, on training and validation data; None if the history has neither."""
+    return _per_epoch(rows, {"training": name, "validation": f"val_{name}"}, name)
+
+
+def epsilon(rows: Sequence[Mapping[str, float]], delta: float) -> str | None:
+    """What was spent after each epoch; None if the history has no epsilon."""
+    return _per_epoch(rows, {f"epsilon at delta = {delta:g}": "epsilon"}, "epsilon", bottom=0.0)
+
+
+def trade_off(curve: Sequence[tuple[float, float]]) -> str:
+    """The trade-off curve of the run between the Gaussian ones G_mu: (alpha, least type II error of the adversary)."""
+    figure, axes = _figure()
+    alpha = np.linspace(0.0, 1.0, 401)
+    for mu in GAUSSIANS:
+        axes.plot(alpha, norm.cdf(norm.isf(alpha) - mu), color="0.7", linewidth=0.8)
+        middle = norm.sf(mu / 2)  # where the curve crosses the diagonal
+        axes.annotate(f"$G_{{{mu:g}}}$", (middle, middle), color="0.5", fontsize=8)
+    axes.plot([0, 1], [1, 0], color="0.7", linewidth=0.8, linestyle="--", label="perfect privacy")
+    axes.plot(*zip(*curve, strict=True), color="C0", linewidth=2, label="this run")
+    axes.set(xlabel="type I error", ylabel="least type II error", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    axes.legend(loc="upper right")
+    return _svg(figure)
+
+
+def _per_epoch(rows, columns: Mapping[str, str], ylabel: str, bottom: float | None = None) -> str | None:
+    figure, axes = _figure()
+    for label, column in columns.items():
+        points = [(row["epoch"], row[column]) for row in rows if column in row]
+        if points:
+            axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=label)
+    if not axes.lines:
+        return None
+    axes.set(xlabel="epoch", ylabel=ylabel)
+    axes.set_ylim(bottom=bottom)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.legend()
+    return _svg(figure)
+
+
+def _figure():
+    figure = Figure(figsize=(4.8, 3.6), layout="constrained")
+    axes = figure.add_subplot()
+    axes.grid(alpha=0.3)
+    return figure, axes
+
+
+def _svg(figure: Figure) -> str:
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    content = text.getvalue()
+    return content[content.index("<svg") :]
