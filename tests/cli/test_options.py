@@ -1,0 +1,123 @@
+"""The plan options: each combination gives the plan it describes; contradictions and nonsense are refused."""
+
+import click
+import pytest
+
+from tfdpbc import aggregation, clipping, compatibility, sampling
+from tfdpbc.cli import defaults, options
+from tfdpbc.gradients import auto
+
+SIZE = 5000
+UNSET = {
+    "sampling": "poisson",
+    "clip": None,
+    "batch_size": None,
+    "contributions": None,
+    "examples_per_contribution": None,
+    "clipping": "full",
+    "norm": 0.5,
+    "norm_decay": 0.9,
+    "aggregation": "sum",
+    "epochs": 3,
+    "delta": 1e-5,
+    "noise_multiplier": 2.0,
+    "epsilon": None,
+}
+
+
+def plan(num_examples=SIZE, **given):
+    given = UNSET | given
+    options.check(given)
+    return options.make_plan(given, num_examples)
+
+
+def test_choices_are_those_of_the_registries():
+    assert set(defaults.CLIPPINGS) == set(clipping.by_name)
+    assert set(defaults.AGGREGATIONS) == set(aggregation.by_name)
+    assert set(defaults.ENGINES) == set(auto.ENGINES)
+    assert set(defaults.STATISTICS) == set(compatibility.STATISTICS)
+    kinds = (sampling.Shuffling, sampling.Subsampling, sampling.Poisson)
+    assert set(defaults.SAMPLINGS) == {kind.name for kind in kinds}
+
+
+@pytest.mark.parametrize("name, kind", [("shuffling", sampling.Shuffling), ("subsampling", sampling.Subsampling)])
+def test_fixed_sizes(name, kind):
+    assert plan(sampling=name, batch_size=10).sampling == kind.individual(SIZE, 10)
+    assert plan(sampling=name, clip="individual", batch_size=10).sampling == kind(SIZE, 10, 1)
+    assert plan(sampling=name, clip="batch", batch_size=10).sampling == kind.batch(SIZE, 10)
+    assert plan(sampling=name, contributions=7, examples_per_contribution=4).sampling == kind(SIZE, 7, 4)
+    assert plan(sampling=name, contributions=7).sampling == kind(SIZE, 7, 1)
+
+
+def test_poisson():
+    assert plan(batch_size=10).sampling == sampling.Poisson.individual(SIZE, 10)
+    assert plan(clip="batch", batch_size=10).sampling == sampling.Poisson.batch(SIZE, 10)
+    assert plan(clip="batch", batch_size=1).sampling == sampling.Poisson(1 / SIZE, SIZE, 1, 1)
+    assert plan(contributions=7).sampling == sampling.Poisson.individual(SIZE, 7)
+    mixed = plan(contributions=7, examples_per_contribution=4).sampling
+    assert mixed == sampling.Poisson(28 / SIZE, SIZE // 28, 28, contributions=7)
+
+
+def test_poisson_with_a_rate():
+    assert plan(None, rate=0.01).sampling == sampling.Poisson(0.01, 100, 1)
+    assert plan(None, rate=1 / 49).sampling.rounds_per_epoch == 49
+    assert plan(None, rate=1.0).sampling == sampling.Poisson(1.0, 1, 1)
+    assert plan(None, rate=0.01, rounds_per_epoch=7, batch_size=64).sampling == sampling.Poisson(0.01, 7, 64)
+    assert plan(5000, rate=0.01).sampling == sampling.Poisson(0.01, 100, 50)
+    groups = plan(None, rate=0.01, contributions=2, examples_per_contribution=3).sampling
+    assert groups == sampling.Poisson(0.01, 100, 6, contributions=2)
+
+
+def test_the_rest_of_the_plan():
+    made = plan()
+    assert made.clipping.fields() == {"norm": 0.5, "decay": 0.9, "decay_every": "epoch"}
+    assert (made.noise_multiplier, made.epochs) == (2.0, 3)
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"epsilon": 1.0}, "--noise-multiplier or --epsilon"),
+        ({"contributions": 2, "batch_size": 4}, "--contributions, not both"),
+        ({"contributions": 2, "clip": "batch"}, "--contributions, not both"),
+        ({"examples_per_contribution": 2}, "needs --contributions"),
+        ({"sampling": "shuffling", "rate": 0.1}, "--rate is for Poisson"),
+        ({"rounds_per_epoch": 3, "rate": None}, "needs --rate"),
+    ],
+)
+def test_contradictions_are_usage_errors(given, message):
+    with pytest.raises(click.UsageError, match=message):
+        plan(**given)
+
+
+@pytest.mark.parametrize("name", ["shuffling", "poisson"])
+def test_a_missing_size_is_a_usage_error(name):
+    with pytest.raises(click.UsageError, match="--num-examples is missing"):
+        plan(None, sampling=name)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["noise_multiplier", "epsilon", "norm"])
+def test_pitfall_28_values_that_are_not_positive(name, value):
+    """pitfall 28: epsilon = 0 is refused, not read as "not set"."""
+    given = {"noise_multiplier": None} if name == "epsilon" else {}
+    with pytest.raises(ValueError, match=f"{name} must be a finite number > 0; got {name}="):
+        plan(**given, **{name: value})
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"delta": 0.0}, "delta must be"),
+        ({"delta": 1.0}, "delta must be"),
+        ({"epochs": 0}, "epochs must be an integer >= 1"),
+        ({"batch_size": 0}, "batch_size must be an integer >= 1"),
+        ({"batch_size": SIZE + 1}, "batch_size must be"),
+        ({"batch_size": SIZE + 1, "sampling": "shuffling"}, "num_examples must be at least one round"),
+        ({"rate": 0.0}, "rate must be"),
+        ({"norm_decay": 1.5}, "decay must be"),
+    ],
+)
+def test_impossible_values(given, message):
+    with pytest.raises(ValueError, match=message):
+        plan(**given)

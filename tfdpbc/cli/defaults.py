@@ -1,0 +1,30 @@
+"""What a bare `tfdpbc train` does, and the names the options accept (the registries themselves load TensorFlow)."""
+
+# Data and model.
+DATASET = "glyphs"
+MODEL = "tutorial_cnn"
+
+# The plan: the practice of the field (individual clipping of Poisson rounds), a promise instead of a noise multiplier.
+SAMPLING = "poisson"
+CLIP = "individual"
+BATCH_SIZE = 1024
+CLIPPING = "full"
+NORM = 0.1
+NORM_DECAY = 1.0
+AGGREGATION = "sum"
+EPSILON = 3.0
+DELTA = 1e-5
+EPOCHS = 15
+
+# The optimizer: SGD with momentum. A small norm asks for a large step.
+LEARNING_RATE = 2.0
+LEARNING_RATE_DECAY = 1.0
+MOMENTUM = 0.9
+
+# Names of the options' choices; a test compares them with the registries.
+SAMPLINGS = ("poisson", "shuffling", "subsampling")
+CLIPPINGS = ("full",)
+AGGREGATIONS = ("sum",)
+ALGORITHMS = ("batch-gradient",)
+ENGINES = ("auto", "vectorized")
+STATISTICS = ("unprotected",)

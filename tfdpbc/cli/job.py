@@ -1,0 +1,181 @@
+"""One training run, from its options or its run folder to the files it leaves. Heavy: imported when a run starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from tfdpbc import _validate, data, models
+from tfdpbc.algorithms import BatchGradient
+from tfdpbc.callbacks import PrivacyMeter
+from tfdpbc.cli import options
+from tfdpbc.cli.recorder import Recorder
+from tfdpbc.errors import RunFolderError
+from tfdpbc.keras_model import PrivateModel
+from tfdpbc.plan import PrivacyPlan
+from tfdpbc.random import Streams
+from tfdpbc.reporting.report import write_report
+from tfdpbc.reporting.run_folder import RunFolder
+
+# The options of a run that are neither part of the plan nor of this call.
+SETTINGS = (
+    "dataset",
+    "data_dir",
+    "examples",
+    "model",
+    "activation",
+    "batch_normalization",
+    "statistics",
+    "delta",
+    "algorithm",
+    "learning_rate",
+    "learning_rate_decay",
+    "momentum",
+    "engine",
+    "physical_batch_size",
+    "seed",
+)
+ALGORITHMS = {"batch-gradient": BatchGradient}
+
+
+class Job:
+    """A run that passed every check: data loaded, plan made, model compiled; nothing written yet.
+
+    Args:
+      config: what `config.json` holds: `SETTINGS`, `num_examples` and `plan`.
+      plan: the plan of `config`.
+      train, test: the data sets.
+      path: where the run folder is or shall be.
+    """
+
+    def __init__(self, config: Mapping[str, Any], plan: PrivacyPlan, train: Any, test: Any, path: Path):
+        self.config, self.plan, self.train, self.test, self.path = config, plan, train, test, path
+        for part in (train, test):
+            data.check_labels(part.y, train.num_classes)
+        self.model = _compiled(config, plan, train)
+        self.folder: RunFolder | None = None
+
+    @classmethod
+    def start(cls, given: Mapping[str, Any], path: Path) -> Job:
+        """A new run with the options of the command line."""
+        train, test = _load(given)
+        plan = options.make_plan(given, len(train.y))
+        plan.epsilon(given["delta"])  # warns of a delta that is too large
+        config = {name: given[name] for name in SETTINGS}
+        return cls(config | {"num_examples": len(train.y), "plan": plan.to_config()}, plan, train, test, path)
+
+    @classmethod
+    def resume(cls, folder: RunFolder) -> Job:
+        """The run of a folder, at the last checkpoint."""
+        config = {name: value for name, value in folder.config.items() if name != "format"}
+        if set(config) != {*SETTINGS, "num_examples", "plan"}:
+            raise RunFolderError(f"{folder.path / 'config.json'} is damaged: entries are missing or unknown")
+        try:
+            plan = PrivacyPlan.from_config(config["plan"])
+            train, test = _load(config)
+            if len(train.y) != config["num_examples"]:
+                raise RunFolderError(
+                    f"the data has {len(train.y)} examples now, {config['num_examples']} when it began"
+                )
+            job = cls(config, plan, train, test, folder.path)
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunFolderError(f"{folder.path / 'config.json'} does not describe a run: {error}") from error
+        job.folder = folder
+        job.model.load_checkpoint(folder.checkpoints)
+        return job
+
+    def describe(self) -> str:
+        """What is about to happen, in one line."""
+        plan, done = self.plan, self.model.spent.rounds
+        after = f", going on after round {done}" if done else ""
+        return (
+            f"{self.config['model']} ({self.model.count_params():,} weights) on {self.config['dataset']} "
+            f"({len(self.train.y):,} examples): {plan.epochs} epochs of {plan.rounds_per_epoch} rounds{after}, "
+            f"noise multiplier {plan.noise_multiplier:.4g}"
+        )
+
+    def run(self, verbose: int) -> None:
+        """Trains to the end of the plan and writes the run folder."""
+        if self.model.spent.rounds < self.plan.rounds:
+            self._fit(verbose)
+        self.model.export(self.folder.model, delta=self.config["delta"], dataset=self.config["dataset"])
+        write_report(self.folder)
+
+    def _fit(self, verbose: int) -> None:
+        delta = self.config["delta"]
+        recorder = Recorder(self.path, self.config, delta, self.folder)
+        try:
+            self.model.fit(
+                self.train.scaled(),
+                self.train.y,
+                validation_data=(self.test.scaled(), self.test.y),
+                callbacks=[PrivacyMeter(delta=delta), recorder],
+                verbose=verbose,
+            )
+        except KeyboardInterrupt:
+            if recorder.folder is None:
+                raise
+            raise RunFolderError(f"interrupted; go on with: tfdpbc train --resume {self.path}") from None
+        self.folder = recorder.folder
+
+    def summary(self) -> dict[str, Any]:
+        """The result of the run as the object that `--json` prints."""
+        last = self.folder.read_history()[-1]
+        guarantee = self.folder.read_guarantee()
+        return {
+            "run": str(self.path),
+            "accuracy": last.get("val_accuracy"),
+            "loss": last.get("val_loss"),
+            "epsilon": guarantee["epsilon"],
+            "delta": guarantee["delta"],
+            "guarantee": guarantee,
+        }
+
+    def words(self) -> str:
+        """The result of the run for reading."""
+        summary = self.summary()
+        return "\n".join(
+            [
+                f"Test accuracy {summary['accuracy']:.4f}, loss {summary['loss']:.4f}.",
+                self.plan.describe(self.config["delta"], rounds=self.model.spent.rounds),
+                f"Run folder: {self.path} (model/ is the SavedModel, report.html for reading)",
+            ]
+        )
+
+
+def _load(config: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The training set (cut to `examples`) and the whole test set."""
+    name, data_dir = config["dataset"], config["data_dir"]
+    train = data.load(name, data_dir=data_dir, split="train", limit=config["examples"])
+    return train, data.load(name, data_dir=data_dir, split="test")
+
+
+def _compiled(config: Mapping[str, Any], plan: PrivacyPlan, train: Any) -> PrivateModel:
+    """The model of a run, ready to fit."""
+    seed, chosen = config["seed"], ("activation", "batch_normalization")
+    wished = {name: config[name] for name in chosen if config[name] is not None}
+    if seed is not None:
+        wished["seed"] = int(Streams(seed).generator("init").integers(2**31))
+    model = PrivateModel(
+        models.build(config["model"], train.x.shape[1:], train.num_classes, **wished),
+        plan,
+        algorithm=ALGORITHMS[config["algorithm"]](),
+        engine=config["engine"],
+        statistics=config["statistics"],
+        seed=seed,
+        physical_batch_size=config["physical_batch_size"],
+    )
+    rate = _validate.number("learning_rate", config["learning_rate"], above=0)
+    decay = _validate.number("learning_rate_decay", config["learning_rate_decay"], above=0, at_most=1)
+    if decay < 1:
+        rate = keras.optimizers.schedules.ExponentialDecay(rate, plan.rounds_per_epoch, decay, staircase=True)
+    momentum = _validate.number("momentum", config["momentum"], at_least=0, below=1)
+    model.compile(
+        optimizer=keras.optimizers.SGD(rate, momentum=momentum),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return model

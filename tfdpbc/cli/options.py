@@ -1,0 +1,161 @@
+"""The options that describe a plan, in one place for `train`, `account` and `calibrate`, and the plan made of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from tfdpbc import _validate
+from tfdpbc.cli import defaults
+
+_CLIP = click.Choice(["individual", "batch"])
+_SHAPE = [
+    click.option(
+        "--sampling", type=click.Choice(defaults.SAMPLINGS), default=defaults.SAMPLING, help="How rounds are drawn."
+    ),
+    click.option("--clip", type=_CLIP, help=f"Clip each example or the whole batch.  [default: {defaults.CLIP}]"),
+    click.option(
+        "--batch-size", type=int, help=f"Examples per round (Poisson: expected).  [default: {defaults.BATCH_SIZE}]"
+    ),
+    click.option("--contributions", type=int, help="m, contributions per round: in place of --clip and --batch-size."),
+    click.option("--examples-per-contribution", type=int, help="s, examples per contribution.  [default: 1]"),
+]
+_RULES = [
+    click.option(
+        "--clipping", type=click.Choice(defaults.CLIPPINGS), default=defaults.CLIPPING, help="What is clipped as one."
+    ),
+    click.option("--norm", type=float, default=defaults.NORM, help="C, the clipping norm."),
+    click.option("--norm-decay", type=float, default=defaults.NORM_DECAY, help="Factor on the norm after each epoch."),
+    click.option(
+        "--aggregation",
+        type=click.Choice(defaults.AGGREGATIONS),
+        default=defaults.AGGREGATION,
+        help="How contributions become one.",
+    ),
+    click.option("--epochs", type=int, default=defaults.EPOCHS, help="Epochs of the plan."),
+    click.option("--delta", type=float, default=defaults.DELTA, help="delta of the guarantee; keep it well below 1/N."),
+]
+_NOISE = [click.option("--noise-multiplier", type=float, help="Noise std over sensitivity, in place of --epsilon.")]
+_SIZE = [
+    click.option("--num-examples", type=int, help="N, the size of the private data set."),
+    click.option("--rate", type=float, help="Poisson: probability of joining a round, in place of --num-examples."),
+    click.option("--rounds-per-epoch", type=int, help="Poisson with --rate.  [default: 1/rate, rounded down]"),
+]
+
+
+def _all(options: list[Callable]) -> Callable[[Callable], Callable]:
+    def decorate(command: Callable) -> Callable:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _epsilon(help_: str, **settings: Any) -> Callable:
+    return click.option("--epsilon", type=float, help=help_, **settings)
+
+
+trained_plan = _all(
+    [*_SHAPE, *_RULES, *_NOISE, _epsilon(f"Calibrate the noise to this promise.  [default: {defaults.EPSILON:g}]")]
+)
+stated_plan = _all([*_SIZE, *_SHAPE, *_RULES, *_NOISE, _epsilon("Calibrate the noise to this promise.")])
+promised_plan = _all([*_SIZE, *_SHAPE, *_RULES, _epsilon("The promise to calibrate the noise to.", required=True)])
+
+
+def check(options: Mapping[str, Any]) -> None:
+    """Refuses what can be refused before any data is read: contradicting options (usage) and impossible values.
+
+    Raises:
+      click.UsageError: options that exclude each other, or that the sampling has no use for.
+      ValueError: a value no plan can have.
+    """
+    if options.get("noise_multiplier") is not None and options["epsilon"] is not None:
+        raise click.UsageError("give --noise-multiplier or --epsilon, not both: each determines the other")
+    if options["contributions"] is not None and (options["clip"] is not None or options["batch_size"] is not None):
+        raise click.UsageError("give --clip and --batch-size, or --contributions, not both: each determines the other")
+    if options["examples_per_contribution"] is not None and options["contributions"] is None:
+        raise click.UsageError("--examples-per-contribution needs --contributions")
+    if options.get("rate") is not None and options["sampling"] != "poisson":
+        raise click.UsageError(f"--rate is for Poisson sampling; {options['sampling']} needs --num-examples")
+    if options.get("rounds_per_epoch") is not None and options["rate"] is None:
+        raise click.UsageError("--rounds-per-epoch needs --rate")
+    for name in ("noise_multiplier", "epsilon", "norm"):
+        if options.get(name) is not None:
+            _validate.number(name, options[name], above=0.0)
+    _validate.probability("delta", options["delta"])
+    for name in ("epochs", "batch_size", "contributions", "examples_per_contribution", "num_examples"):
+        if options.get(name) is not None:
+            _validate.integer(name, options[name], at_least=1)
+
+
+def make_plan(options: Mapping[str, Any], num_examples: int | None) -> Any:
+    """The `PrivacyPlan` of the options for a data set of `num_examples` (None: Poisson with its rate given).
+
+    The noise is calibrated where `epsilon` is set; `check` has been called before.
+    """
+    from tfdpbc import aggregation, clipping
+    from tfdpbc.plan import PrivacyPlan
+
+    noise = options.get("noise_multiplier")
+    plan = PrivacyPlan(
+        sampling=_sampling(options, num_examples),
+        clipping=clipping.from_config(
+            {"name": options["clipping"], "norm": options["norm"], "decay": options["norm_decay"]}
+        ),
+        noise_multiplier=1.0 if noise is None else noise,
+        epochs=options["epochs"],
+        aggregation=aggregation.from_config({"name": options["aggregation"]}),
+    )
+    return plan if noise is not None else plan.calibrate(epsilon=options["epsilon"], delta=options["delta"])
+
+
+def _sampling(options: Mapping[str, Any], num_examples: int | None) -> Any:
+    from tfdpbc import sampling
+
+    if options["sampling"] == "poisson":
+        return _poisson(options, num_examples)
+    if num_examples is None:
+        raise click.UsageError("--num-examples is missing")
+    kind = {"shuffling": sampling.Shuffling, "subsampling": sampling.Subsampling}[options["sampling"]]
+    m, s = _contributions(options)
+    return kind(num_examples, m, s)
+
+
+def _poisson(options: Mapping[str, Any], num_examples: int | None) -> Any:
+    from tfdpbc.sampling import Poisson
+
+    m, s = _contributions(options)
+    # Contributions of one expected example are single examples, unless a batch (of expected size 1) is meant.
+    groups = m if s > 1 or options["clip"] == "batch" else None
+    rate, rounds = options.get("rate"), options.get("rounds_per_epoch")
+    if rate is not None:
+        _validate.probability("rate", rate, one=True)
+        # The tolerance: 1/(1/49) is 48.99999999999999.
+        rounds = int(1 / rate + 1e-9) if rounds is None else rounds
+        return Poisson(rate, rounds, _expected_size(options, rate, num_examples), groups)
+    if num_examples is None:
+        raise click.UsageError("--num-examples is missing (or --rate)")
+    return dataclasses.replace(Poisson.individual(num_examples, m * s), contributions=groups)
+
+
+def _expected_size(options: Mapping[str, Any], rate: float, num_examples: int | None) -> int:
+    """The planned size of a round whose rate is given: from N, else as the round is described, else the least there is.
+
+    It divides the update and changes no guarantee.
+    """
+    if num_examples is not None:
+        return max(1, round(rate * num_examples))
+    m, s = _contributions(options)
+    return m * s if (options["batch_size"] or options["contributions"]) else 1
+
+
+def _contributions(options: Mapping[str, Any]) -> tuple[int, int]:
+    """(m, s) of the options."""
+    if options["contributions"] is not None:
+        return options["contributions"], options["examples_per_contribution"] or 1
+    size = defaults.BATCH_SIZE if options["batch_size"] is None else options["batch_size"]
+    return (1, size) if options["clip"] == "batch" else (size, 1)
