@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import tensorflow as tf
 
-from tfdpbc.gradients.function import Batch, Evaluation, ModelFunction
+from tfdpbc.gradients.function import Evaluation, Examples, ModelFunction
 
 
 @runtime_checkable
@@ -25,7 +25,7 @@ class Algorithm(Protocol):
     """
 
     def __call__(
-        self, function: ModelFunction, weights: list[Any], batch: Batch, examples: float
+        self, function: ModelFunction, weights: list[Any], batch: Examples, examples: float
     ) -> tuple[list[Any], Evaluation]: ...
 
 
@@ -40,7 +40,7 @@ class BatchGradient:
     """
 
     def __call__(
-        self, function: ModelFunction, weights: list[Any], batch: Batch, examples: float
+        self, function: ModelFunction, weights: list[Any], batch: Examples, examples: float
     ) -> tuple[list[Any], Evaluation]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)

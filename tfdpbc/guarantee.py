@@ -128,6 +128,15 @@ def sentence(guarantee: dict[str, Any]) -> str:
     return " ".join([text, *guarantee.get("warnings", [])])
 
 
+def describe(guarantee: dict[str, Any]) -> str:
+    """The sentence, then what is and what is not covered, a line each."""
+    lines = [sentence(guarantee)]
+    if guarantee["covers"]["covered"]:
+        lines.append("Covered: " + "; ".join(guarantee["covers"]["covered"]) + ".")
+    lines.append("Not covered: " + "; ".join(guarantee["covers"]["not_covered"]) + ".")
+    return "\n".join(lines)
+
+
 def _up(epsilon: float) -> str:
     """ε to four digits, rounded up: a published number never falls below the truth."""
     if epsilon == 0:

@@ -15,6 +15,43 @@ from tfdpbc.sampling import Sampling
 
 
 @dataclasses.dataclass(frozen=True)
+class Spent:
+    """What the rounds released so far gave away.
+
+    Attributes:
+      plan: the plan they followed.
+      rounds: how many they are.
+      void: why no guarantee holds for the model, or None.
+    """
+
+    plan: PrivacyPlan
+    rounds: int
+    void: str | None = None
+
+    def trade_off(self, group_size: int = 1) -> Any:
+        """The `TradeOff` of the released rounds; that of a blatant leak where the guarantee is void."""
+        if self.void:
+            from tfdpbc.accounting import Gaussian
+
+            return Gaussian(math.inf)
+        return self.plan.trade_off(group_size, self.rounds)
+
+    def epsilon(self, delta: float, group_size: int = 1) -> float:
+        """ε at `delta`; ∞ where the guarantee is void."""
+        return math.inf if self.void else self.plan.epsilon(delta, group_size, self.rounds)
+
+    def guarantee(self, delta: float, group_size: int = 1) -> dict[str, Any]:
+        """The guarantee as a JSON-able object (see `PrivacyPlan.guarantee`)."""
+        return self.plan.guarantee(delta, group_size, self.rounds, self.void)
+
+    def describe(self, delta: float = 1e-5, group_size: int = 1) -> str:
+        """The guarantee in words."""
+        return guarantee.describe(self.guarantee(delta, group_size))
+
+    __str__ = describe
+
+
+@dataclasses.dataclass(frozen=True)
 class PrivacyPlan:
     """Everything public about a private training run.
 
@@ -151,12 +188,7 @@ class PrivacyPlan:
 
     def describe(self, delta: float = 1e-5, group_size: int = 1, rounds: int | None = None) -> str:
         """The guarantee in words: neighbouring, adversary, what is and is not covered."""
-        stated = self.guarantee(delta, group_size, rounds)
-        lines = [guarantee.sentence(stated)]
-        if stated["covers"]["covered"]:
-            lines.append("Covered: " + "; ".join(stated["covers"]["covered"]) + ".")
-        lines.append("Not covered: " + "; ".join(stated["covers"]["not_covered"]) + ".")
-        return "\n".join(lines)
+        return guarantee.describe(self.guarantee(delta, group_size, rounds))
 
     __str__ = describe
 
@@ -173,10 +205,16 @@ class PrivacyPlan:
 
         def epsilon_of(noise_multiplier: float) -> float:
             return float(
-                guarantee.trade_off(self.sampling, noise_multiplier, self.rounds, self._group(group_size)).epsilon(delta)
+                guarantee.trade_off(self.sampling, noise_multiplier, self.rounds, self._group(group_size)).epsilon(
+                    delta
+                )
             )
 
         return dataclasses.replace(self, noise_multiplier=calibration.smallest_noise(epsilon_of, epsilon))
+
+    def spent(self, rounds: int, void: str | None = None) -> Spent:
+        """What the first `rounds` rounds of the plan gave away."""
+        return Spent(self, self._rounds(rounds), void)
 
     # JSON.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from tfdpbc.gradients.function import Batch, Evaluation
+from tfdpbc.gradients.function import Evaluation, Examples
 
 
 class Contributions(Protocol):
@@ -30,5 +30,5 @@ class Engine(Protocol):
     contributions_per_pass: int
     """k, how many contributions are computed at once (the physical micro-batch)."""
 
-    def contributions(self, batch: Batch) -> Contributions:
+    def contributions(self, batch: Examples) -> Contributions:
         """The contributions of `batch`, whose leaves have leading axes ``[k, s]``."""

@@ -13,7 +13,7 @@ from tfdpbc.gradients.losses import PerExampleLoss
 
 
 @dataclasses.dataclass(frozen=True)
-class Batch:
+class Examples:
     """The examples of one contribution.
 
     Attributes:
@@ -77,7 +77,7 @@ class ModelFunction:
         """The current trainable weights, in the order of `trainable`."""
         return [tf.convert_to_tensor(v.value) for v in self.trainable]
 
-    def evaluate(self, weights: list[Any], batch: Batch) -> Evaluation:
+    def evaluate(self, weights: list[Any], batch: Examples) -> Evaluation:
         """One forward pass in training mode at `weights`."""
         non_trainable = [
             v.value if g is None else tf.cast(batch.seeds[g], v.dtype)

@@ -6,13 +6,16 @@ a contribution costs what a plain training step costs: that is how batch clippin
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import logging
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from tfdpbc.algorithms import Algorithm
-from tfdpbc.gradients.function import Batch, Evaluation, ModelFunction
+from tfdpbc.gradients.function import Evaluation, Examples, ModelFunction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +50,21 @@ class MaterializedContributions:
         return total
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hides vectorized_map's remarks on operations that it loops over: the speed of this engine is documented."""
+
+    def keep(record: logging.LogRecord) -> bool:
+        return "uses a while_loop" not in str(record.msg) and "Using a while_loop" not in str(record.msg)
+
+    logger = tf.get_logger()
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)
+
+
 class VectorizedEngine:
     """Per-contribution gradients through `tf.vectorized_map`.
 
@@ -75,12 +93,12 @@ class VectorizedEngine:
         self.contributions_per_pass = contributions_per_pass
 
     def _one(self, leaves: tuple[Any, ...], structure: Any, weights: list[Any]) -> tuple[Any, ...]:
-        batch = Batch(*tf.nest.pack_sequence_as(structure, leaves))
+        batch = Examples(*tf.nest.pack_sequence_as(structure, leaves))
         gradient, evaluation = self.algorithm(self.function, weights, batch, self.examples)
         gradient = [tf.cast(g, tf.float32) for g in gradient]
         return gradient, evaluation.losses, evaluation.penalty, evaluation.outputs, evaluation.state
 
-    def contributions(self, batch: Batch) -> MaterializedContributions:
+    def contributions(self, batch: Examples) -> MaterializedContributions:
         # vectorized_map takes no None, so the batch travels as its flat leaves.
         structure = (batch.x, batch.y, batch.sample_weight, batch.mask, batch.seeds)
         none_free = tf.nest.flatten(structure)
@@ -94,6 +112,7 @@ class VectorizedEngine:
         if self.contributions_per_pass == 1:
             result = tf.nest.map_structure(lambda t: t[None], one([leaf[0] for leaf in present]))
         else:
-            result = tf.vectorized_map(one, present)
+            with _quiet():
+                result = tf.vectorized_map(one, present)
         gradients, *evaluation = result
         return MaterializedContributions(gradients, Evaluation(*evaluation), self.block_of_variable, self.num_blocks)

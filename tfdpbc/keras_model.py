@@ -1,0 +1,381 @@
+"""PrivateModel: compile, fit, evaluate, predict and export as Keras users know them, with Algorithm 1 inside `fit`."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdpbc import _validate, compatibility
+from tfdpbc.algorithms import Algorithm, BatchGradient
+from tfdpbc.data.sources import Source, as_source, check_labels
+from tfdpbc.errors import BudgetExhausted, DataError
+from tfdpbc.gradients import auto
+from tfdpbc.gradients.function import ModelFunction
+from tfdpbc.gradients.losses import PerExampleLoss
+from tfdpbc.plan import PrivacyPlan, Spent
+from tfdpbc.random import Streams
+from tfdpbc.training import loop
+from tfdpbc.training.feed import Feed
+from tfdpbc.training.round import Round
+
+_UNPROTECTED = (
+    "the moving statistics of batch normalisation were written from raw data without noise (statistics='unprotected'); "
+    "only the noisy updates are private"
+)
+_REFUSED = {
+    "batch_size": "the plan's sampling draws the batches",
+    "shuffle": "the plan's sampling draws the batches",
+    "steps_per_epoch": "the plan's sampling fixes the rounds of an epoch",
+    "class_weight": "use sample_weight, which is clipped with the example",
+    "validation_split": "it would change the number of examples the plan counts; pass validation_data",
+    "initial_epoch": "training goes on where the released rounds end",
+}
+
+
+@keras.saving.register_keras_serializable("tfdpbc")
+class PrivateModel(keras.Model):
+    """A Keras model whose `fit` runs Algorithm 1 of paper A under a `PrivacyPlan`.
+
+    Args:
+      model: any Keras 3 model (TensorFlow backend); it is trained in place and its layers stay as they are.
+      plan: what is released, with which noise.
+      algorithm: A, what a contribution computes.
+      engine: `"auto"` or the name of a gradient engine.
+      statistics: what becomes of batch normalisation's moving statistics (see `compatibility.STATISTICS`); must be chosen
+        for a model that has them.
+      seed: None draws all randomness from the operating system; a number makes the run reproducible, and the guarantee
+        then holds only against those who do not know it.
+      physical_batch_size: most examples computed at once; changes memory and speed, never the result. Default: chosen.
+
+    Formal guarantee: what `fit` does to the trainable weights is a post-processing of the `spent.rounds` noisy updates,
+    which together are f-DP for f = ``spent.trade_off()`` under the plan's neighbouring relation. Metrics, losses and
+    whatever else was computed on the data are not covered.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        plan: PrivacyPlan,
+        algorithm: Algorithm | None = None,
+        engine: str = "auto",
+        statistics: str | None = None,
+        seed: int | None = None,
+        physical_batch_size: int | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.model = _validate.instance("model", model, keras.Model, "a Keras model")
+        self.plan = _validate.instance("plan", plan, PrivacyPlan, "a PrivacyPlan")
+        self.algorithm = BatchGradient() if algorithm is None else algorithm
+        if not callable(self.algorithm):
+            _validate.fail("algorithm", "an algorithm such as BatchGradient()", algorithm, TypeError)
+        self.engine = _validate.choice("engine", engine, auto.ENGINES)
+        self.statistics = statistics
+        self.physical_batch_size = physical_batch_size
+        self.streams = Streams(seed)
+        # Counted in Python, so that restoring old weights can't lower it; mirrored in a variable, so that it is saved.
+        self._recorded = 0
+        self._unfinished: int | None = None  # epoch whose draws this process holds
+        self._rounds_released = self.add_weight(
+            shape=(), dtype="int64", initializer="zeros", trainable=False, name="rounds_released"
+        )
+        self._rounds: loop.Rounds | None = None
+        self.engine_reason = ""
+        if model.built:
+            self._check_model()
+            self.built = True
+
+    # What Keras calls.
+
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        """The model's own forward pass."""
+        return self.model(inputs, training=training)
+
+    def build(self, input_shape: Any) -> None:
+        """Nothing to build beyond the model itself."""
+        if not self.model.built:
+            self.model.build(input_shape)
+
+    def compile(
+        self,
+        optimizer: Any = "rmsprop",
+        loss: Any = None,
+        loss_weights: Any = None,
+        metrics: Any = None,
+        weighted_metrics: Any = None,
+        run_eagerly: bool = False,
+        steps_per_execution: int = 1,
+        jit_compile: bool = False,
+        auto_scale_loss: bool = False,
+    ) -> None:
+        """As `keras.Model.compile`; XLA is off unless asked for (measured slower on CPUs).
+
+        Args:
+          steps_per_execution: rounds run by one call into TensorFlow.
+          auto_scale_loss: refused; gradients are clipped in float32, so a loss scale has no use.
+        """
+        if loss is None:
+            raise ValueError("loss must be a Keras loss, its name or a function; got loss=None")
+        _validate.integer("steps_per_execution", steps_per_execution, at_least=1)
+        if auto_scale_loss:
+            _validate.fail("auto_scale_loss", "False (norms and sums are float32)", auto_scale_loss)
+        super().compile(
+            optimizer=optimizer,
+            loss=loss,
+            loss_weights=loss_weights,
+            metrics=metrics,
+            weighted_metrics=weighted_metrics,
+            run_eagerly=run_eagerly,
+            steps_per_execution=steps_per_execution,
+            jit_compile=jit_compile,
+            auto_scale_loss=False,
+        )
+        if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
+            _validate.fail("optimizer", "without loss scaling", type(self.optimizer).__name__)
+        names = getattr(self.model, "output_names", None)
+        self._row_loss = PerExampleLoss(loss, loss_weights, names)
+        self._rounds = None
+
+    def train_step(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("a PrivateModel is trained by fit alone: a plain training step would release raw gradients")
+
+    def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused: it would train on raw gradients."""
+        self.train_step()
+
+    def get_config(self) -> dict[str, Any]:
+        if not isinstance(self.algorithm, BatchGradient):
+            raise NotImplementedError(
+                "a PrivateModel with a user-defined algorithm cannot be serialised; save its model"
+            )
+        return {
+            **super().get_config(),
+            "model": keras.saving.serialize_keras_object(self.model),
+            "plan": self.plan.to_config(),
+            "engine": self.engine,
+            "statistics": self.statistics,
+            "seed": self.streams.seed,
+            "physical_batch_size": self.physical_batch_size,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> PrivateModel:
+        config = dict(config)
+        config["model"] = keras.saving.deserialize_keras_object(config["model"])
+        config["plan"] = PrivacyPlan.from_config(config["plan"])
+        return cls(**config)
+
+    # The guarantee.
+
+    @property
+    def spent(self) -> Spent:
+        """What the rounds released so far gave away."""
+        void = _UNPROTECTED if self._state_variables() else None
+        return Spent(self.plan, self._released(), void)
+
+    def _released(self) -> int:
+        return max(self._recorded, int(self._rounds_released))
+
+    def _record(self, rounds: int) -> None:
+        """Counts rounds as released, before they are. Nothing lowers the count."""
+        self._recorded = self._released() + rounds
+        self._rounds_released.assign(self._recorded)
+
+    def _state_variables(self) -> list[Any]:
+        return compatibility.data_written_state(self.model, self.statistics)
+
+    def export(self, filepath: Any, delta: float = 1e-5, **extra: Any) -> None:
+        """Writes the model as a SavedModel that TensorFlow alone can load, its guarantee at `delta` inside."""
+        from tfdpbc.export import export_model
+
+        export_model(self.model, filepath, self.spent.guarantee(delta), extra)
+
+    # Training.
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        *,
+        epochs: int | None = None,
+        verbose: Any = "auto",
+        callbacks: Any = None,
+        validation_data: Any = None,
+        sample_weight: Any = None,
+        validation_batch_size: int | None = None,
+        validation_steps: int | None = None,
+        validation_freq: int = 1,
+        **refused: Any,
+    ) -> keras.callbacks.History:
+        """Trains for some epochs of the plan, going on where the last call stopped.
+
+        Args:
+          x, y, sample_weight: arrays, tensors, a finite tf.data set, or an object with ``__len__`` and
+            ``__getitem__(index array)``; see `tfdpbc.data.sources.as_source`.
+          epochs: how many epochs to train now; by default what is left of the plan.
+          verbose, callbacks, validation_*: as in Keras.
+
+        Returns:
+          The Keras History.
+
+        Raises:
+          BudgetExhausted: the plan does not hold that many more rounds; nothing was released.
+          IncompatibleModel: the model would break the guarantee.
+          DataError, ValueError, TypeError: the arguments do not fit the plan or the model.
+        """
+        for name, value in refused.items():
+            if name not in _REFUSED:
+                raise TypeError(f"fit() got an unexpected argument {name!r}")
+            if value is not None:
+                raise ValueError(f"{name} must not be given: {_REFUSED[name]}; got {name}={value!r}")
+        if not self.compiled:
+            raise ValueError("the model must be compiled before fit: call compile(optimizer, loss)")
+        _validate.integer("validation_freq", validation_freq, at_least=1)
+        source = as_source(x, y, sample_weight)
+        first, last = self._epochs(epochs)
+        self._check_data(source)
+        self._prepare(source)
+        container = self._callback_list(callbacks, verbose, last)
+        self.stop_training = False
+        container.on_train_begin()
+        logs: dict[str, Any] = {}
+        for epoch in range(first, last):
+            container.on_epoch_begin(epoch)
+            logs = self._epoch(epoch, container)
+            if validation_data is not None and (epoch + 1) % validation_freq == 0:
+                logs.update(self._evaluate_beside(validation_data, validation_batch_size, validation_steps))
+            container.on_epoch_end(epoch, logs)
+            if self.stop_training:
+                break
+        container.on_train_end(logs)
+        return self.history
+
+    def _epochs(self, epochs: int | None) -> tuple[int, int]:
+        """The epochs to train now as a range; refuses what the plan does not hold."""
+        done, per_epoch = self._released(), self.plan.rounds_per_epoch
+        first = done // per_epoch
+        last = self.plan.epochs if epochs is None else first + _validate.integer("epochs", epochs, at_least=1)
+        if last > self.plan.epochs or first >= self.plan.epochs:
+            raise BudgetExhausted(
+                f"the plan holds {self.plan.epochs} epochs ({self.plan.rounds} rounds), of which {done} rounds are "
+                f"released; got epochs={epochs}"
+            )
+        return first, last
+
+    def _check_data(self, source: Source) -> None:
+        planned = getattr(self.plan.sampling, "num_examples", None)
+        if planned is not None and len(source) != planned:
+            raise DataError(
+                f"x must have the {planned} examples that the plan's sampling counts; got {len(source)} examples"
+            )
+        if source.tensors is None or not _is_sparse_categorical(self._row_loss.loss):
+            return
+        classes = getattr(self.model, "output_shape", None)
+        if isinstance(classes, tuple) and isinstance(classes[-1], int) and source.tensors[1] is not None:
+            check_labels(source.tensors[1], classes[-1])
+
+    def _check_model(self) -> None:
+        compatibility.check_trainable(self.model)
+        compatibility.check_batch_normalization(self.model, self.plan.sampling, self.statistics)
+
+    def _prepare(self, source: Source) -> None:
+        """Builds what is not built yet: the model, the optimizer, the metrics, the compiled round."""
+        import numpy as np
+
+        x, y, sample_weight = source.gather(np.zeros([1], np.int64))
+        if y is None:
+            raise DataError("y must be given: the loss compares it with the model's output")
+        outputs = self.model(x)  # one example: builds the weights if need be, and shows the output's structure
+        self.built = True
+        self._check_model()
+        compatibility.warn_of_preprocessing(self.model)
+        self.optimizer.build(self.model.trainable_variables)
+        self.compute_metrics(x, y, outputs, sample_weight)
+        self.reset_metrics()
+        previous = self._rounds
+        feed = Feed(source, previous.feed if previous else None)
+        if previous and feed.resident is not None and feed.resident is previous.feed.resident:
+            previous.feed = feed
+            return
+        variables, clipping = self.model.trainable_variables, self.plan.clipping
+        function = ModelFunction(self.model, self._row_loss, self._state_variables())
+        blocks = clipping.assign_blocks(variables)
+        engine, self.engine_reason = auto.build_engine(
+            self.engine,
+            function,
+            self.algorithm,
+            self.plan.sampling,
+            blocks,
+            clipping.num_blocks(),
+            self.physical_batch_size,
+        )
+        self._rounds = loop.Rounds(
+            Round(self.plan, function, engine, blocks),
+            feed,
+            self.optimizer,
+            self._state_variables(),
+            self._observe,
+            jit_compile=bool(self.jit_compile),
+            eagerly=bool(self.run_eagerly),
+        )
+
+    def _observe(self, y: Any, outputs: Any, sample_weight: Any, mask: Any) -> dict[str, Any]:
+        """Updates the training metrics with the rows of a round (padding is left out) and returns their results."""
+        if self.plan.sampling.masked:
+            y, outputs, sample_weight = tf.nest.map_structure(
+                lambda t: None if t is None else tf.boolean_mask(t, mask), (y, outputs, sample_weight)
+            )
+        return self.compute_metrics(None, y, outputs, sample_weight)
+
+    def _epoch(self, epoch: int, container: keras.callbacks.CallbackList) -> dict[str, Any]:
+        self.reset_metrics()
+        self._rounds.mean_loss.reset_state()
+        start = self._released() - epoch * self.plan.rounds_per_epoch
+        if start and self._unfinished != epoch and self.streams.seed is None and self.plan.sampling.name == "shuffling":
+            # The permutation that this epoch began with is gone; another one could use an example twice.
+            warnings.warn(
+                "the unfinished epoch cannot be resumed; the rest of its rounds counts as released", stacklevel=3
+            )
+            self._record(self.plan.rounds_per_epoch - start)
+            return {}
+        self._unfinished = epoch
+        logs: dict[str, Any] = {}
+        chunk = int(self.steps_per_execution)
+        for draw in loop.draws(self._rounds.feed, self.plan.sampling, self.streams, epoch, start, chunk):
+            first, count = self._released(), len(draw.indices)
+            position = first - epoch * self.plan.rounds_per_epoch
+            container.on_train_batch_begin(position)
+            self._record(count)
+            logs = self._rounds.run(draw, first, self.streams)
+            container.on_train_batch_end(position + count - 1, logs)
+            if self.stop_training:
+                break
+        return logs
+
+    def _evaluate_beside(self, data: Any, batch_size: int | None, steps: int | None) -> dict[str, Any]:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        logs = self.evaluate(
+            x, y, batch_size=batch_size, sample_weight=sample_weight, steps=steps, verbose=0, return_dict=True
+        )
+        return {f"val_{name}": value for name, value in logs.items()}
+
+    def _callback_list(self, callbacks: Any, verbose: Any, epochs: int) -> keras.callbacks.CallbackList:
+        if isinstance(callbacks, keras.callbacks.CallbackList):
+            return callbacks
+        return keras.callbacks.CallbackList(
+            callbacks,
+            add_history=True,
+            add_progbar=verbose != 0,
+            verbose=1 if verbose == "auto" else verbose,
+            epochs=epochs,
+            steps=self.plan.rounds_per_epoch,
+            model=self,
+        )
+
+
+def _is_sparse_categorical(loss: Any) -> bool:
+    name = loss if isinstance(loss, str) else getattr(loss, "name", getattr(loss, "__name__", ""))
+    return name == "sparse_categorical_crossentropy"

@@ -1,0 +1,129 @@
+"""The training loop below Keras: draws the rounds of an epoch and runs them as one TensorFlow function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdpbc.random import Streams
+from tfdpbc.training.feed import Feed, ahead
+from tfdpbc.training.round import Release, Round
+
+
+class Draw(NamedTuple):
+    """Some consecutive rounds: `rows` as of `Feed.rows`, `indices` and `mask` ``[rounds, m, s]``."""
+
+    rows: list[np.ndarray]
+    indices: np.ndarray
+    mask: np.ndarray
+
+
+def draws(feed: Feed, sampling: Any, streams: Streams, epoch: int, start: int, chunk: int) -> Iterator[Draw]:
+    """The rounds of `epoch` from its round `start`, at most `chunk` at a time, prepared one chunk ahead."""
+    generator = streams.generator("sampling", epoch)
+    batches = sampling.batches(generator, num_examples=len(feed), start=start, rounds_per_chunk=chunk)
+    return ahead(Draw(*feed.rows(batch.indices), batch.mask) for batch in batches)
+
+
+class Rounds:
+    """Runs consecutive rounds of Algorithm 1 and applies their updates to the model.
+
+    Args:
+      round_function: the round.
+      feed: where the rows come from.
+      optimizer: a built Keras optimizer; it sees noisy updates only.
+      state_variables: variables that take `Release.state` (empty unless the plan leaves them unprotected).
+      observe: called in the graph with ``(y, outputs, sample_weight, mask)`` of each round, rows on the first axis, to
+        update metrics; returns their results as a dict of scalars.
+      jit_compile: compile the release with XLA.
+      eagerly: run without a graph, to step through with a debugger.
+
+    Attributes:
+      mean_loss: mean over the rows seen since its last reset (private data: not covered by the guarantee).
+      traces: how often the step was traced: once, whatever the number of rounds and epochs.
+    """
+
+    def __init__(
+        self,
+        round_function: Round,
+        feed: Feed,
+        optimizer: Any,
+        state_variables: list[Any],
+        observe: Callable[..., dict[str, Any]],
+        jit_compile: bool = False,
+        eagerly: bool = False,
+    ):
+        self.round, self.feed, self.optimizer = round_function, feed, optimizer
+        self.state_variables, self.observe, self.eagerly = state_variables, observe, eagerly
+        release = round_function.release
+        self._release = tf.function(release, jit_compile=True) if jit_compile else release
+        self._compiled: dict[Any, Any] = {}
+        self.mean_loss = keras.metrics.Mean("loss")
+        self.traces = 0
+
+    def run(self, draw: Draw, first: int, streams: Streams) -> dict[str, float]:
+        """Releases and applies the drawn rounds, the first of which is round number `first` of the plan.
+
+        Returns:
+          Loss and metrics of the rows seen since their last reset.
+        """
+        count, m, s = draw.indices.shape
+        keys = [np.stack([streams.key(name, first + i) for i in range(count)]) for name in ("noise", "layers")]
+        step = self._apply_rounds if self.eagerly else self._step(count == 1, m, s, draw.indices.dtype)
+        rows = [tf.convert_to_tensor(leaf) for leaf in draw.rows]
+        drawn = map(tf.constant, (draw.indices, draw.mask))
+        logs = step(rows, *drawn, tf.constant(first, tf.int64), *map(tf.constant, keys))
+        return {name: float(value) for name, value in logs.items()}
+
+    def _step(self, single: bool, m: int, s: int, dtype: Any) -> Any:
+        """The compiled step. One trace serves any number of rounds and of rows: their dimension stays open."""
+        key = (single, m, s, str(dtype))
+        if key not in self._compiled:
+            n = 1 if single else None
+            rows = [] if self.feed.resident is not None else self.feed.specs
+            specs = [[n, m, s], [n, m, s], [], [n, 2], [n, 2]]
+            dtypes = [dtype, tf.bool, tf.int64, tf.int64, tf.int64]
+            signature = [rows, *(tf.TensorSpec(*spec) for spec in zip(specs, dtypes, strict=True))]
+            self._compiled[key] = tf.function(self._apply_rounds, input_signature=signature)
+        return self._compiled[key]
+
+    def _apply_rounds(
+        self, rows: list[Any], indices: Any, mask: Any, first: Any, noise_keys: Any, layer_keys: Any
+    ) -> dict[str, Any]:
+        self.traces += 1
+        pool = self.feed.pack(self.feed.resident or rows)
+
+        def one(i: Any) -> dict[str, Any]:
+            number = first + tf.cast(i, tf.int64)
+            release = self._release(pool, indices[i], mask[i], number, noise_keys[i], layer_keys[i])
+            self._apply(release)
+            return self._observe(pool, release, indices[i], mask[i])
+
+        def more(i: Any, _: Any) -> tuple[Any, Any]:
+            return i + 1, one(i)
+
+        logs = one(0)
+        if indices.shape[0] != 1:
+            # The first round stands before the loop, so that the loop knows which results there are.
+            rounds = tf.shape(indices)[0]
+            _, logs = tf.while_loop(lambda i, _: i < rounds, more, (tf.constant(1), logs), parallel_iterations=1)
+        return logs
+
+    def _apply(self, release: Release) -> None:
+        trainable = self.round.function.trainable
+        update = [tf.cast(u, v.dtype) for u, v in zip(release.update, trainable, strict=True)]
+        self.optimizer.apply(update, trainable)
+        for variable, value in zip(self.state_variables, release.state, strict=True):
+            variable.assign(tf.cast(value, variable.dtype))
+
+    def _observe(self, pool: Any, release: Release, indices: Any, mask: Any) -> dict[str, Any]:
+        flat = tf.reshape(indices, [-1])
+        _, y, sample_weight = tf.nest.map_structure(lambda t: None if t is None else tf.gather(t, flat), pool)
+        outputs = tf.nest.map_structure(lambda t: tf.reshape(t, [-1, *t.shape[2:]]), release.outputs)
+        self.mean_loss.update_state(release.losses, sample_weight=tf.cast(mask, tf.float32))
+        results = self.observe(y, outputs, sample_weight, tf.reshape(mask, [-1]))
+        return {**results, "loss": self.mean_loss.result()}

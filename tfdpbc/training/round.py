@@ -1,0 +1,127 @@
+"""One round of Algorithm 1 as TensorFlow operations: draw, compute, clip, aggregate, noise, apply.
+
+This is the only place where an update is released; Keras `fit`, the command line and clients all run it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from tfdpbc import noise
+from tfdpbc.gradients.engine import Engine
+from tfdpbc.gradients.function import Evaluation, Examples, ModelFunction
+from tfdpbc.plan import PrivacyPlan
+
+
+@dataclasses.dataclass(frozen=True)
+class Release:
+    """What a round gives back.
+
+    Attributes:
+      update: the noisy sum divided by the planned number of contributions, one tensor for each trainable variable. The
+        only thing here that the guarantee covers.
+      losses, outputs: of every row, leading axes ``[m, s]``, padding included; for metrics, not covered.
+      state: mean over contributions of the data-written state; not covered.
+    """
+
+    update: list[Any]
+    losses: Any
+    outputs: Any
+    state: list[Any]
+
+
+class Round:
+    """The round function of one model under one plan.
+
+    Args:
+      plan: the public configuration.
+      function: the model as a pure function.
+      engine: the gradient engine, built for the plan's blocks.
+      block_of_variable: the clipping's block of each trainable variable.
+    """
+
+    def __init__(self, plan: PrivacyPlan, function: ModelFunction, engine: Engine, block_of_variable: list[int]):
+        self.plan, self.function, self.engine, self.block_of_variable = plan, function, engine, block_of_variable
+
+    def release(self, pool: Any, indices: Any, mask: Any, round_index: Any, noise_key: Any, layer_key: Any) -> Release:
+        """Computes and noises one update. Everything data-dependent in it is behind the clipping.
+
+        Args:
+          pool: ``(x, y, sample_weight)``, nests with leading axis n.
+          indices, mask: ``[m, s]``, positions in the pool and which of them are examples.
+          round_index: scalar integer tensor, counted from 0 over the whole plan.
+          noise_key: int64 ``[2]``, fresh for every round.
+          layer_key: int64 ``[2]``, seeds the model's random layers.
+        """
+        bounds = self.plan.clipping.bounds(round_index, self.plan.rounds_per_epoch)
+        total, losses, outputs, state = self._aggregate(pool, indices, mask, bounds, layer_key)
+        if self.plan.noise_multiplier > 0:
+            stddev = self.plan.noise_multiplier * self.plan.sensitivities(bounds)
+            drawn = noise.gaussian(
+                [t.shape for t in total], [stddev[block] for block in self.block_of_variable], noise_key
+            )
+            total = [t + n for t, n in zip(total, drawn, strict=True)]
+        return Release([t / self.plan.divisor for t in total], losses, outputs, state)
+
+    def _aggregate(self, pool: Any, indices: Any, mask: Any, bounds: Any, layer_key: Any) -> tuple[Any, ...]:
+        """The clipped sum over all contributions, a physical micro-batch of k contributions at a time."""
+        (m, s), k = indices.shape, self.engine.contributions_per_pass
+        passes = -(-m // k)
+        seeds = tf.random.stateless_uniform(
+            [passes * k, self.function.num_generators, 2], layer_key, minval=None, maxval=None, dtype=tf.int64
+        )
+        # The last micro-batch is padded to k contributions that do not exist.
+        padding = [[0, passes * k - m], [0, 0]]
+        indices, mask, seeds = (
+            tf.reshape(t, [passes, k, *t.shape[1:]]) for t in (tf.pad(indices, padding), tf.pad(mask, padding), seeds)
+        )
+
+        def one(i: Any) -> tuple[list[Any], Evaluation]:
+            x, y, sample_weight = tf.nest.map_structure(lambda t: None if t is None else tf.gather(t, indices[i]), pool)
+            contributions = self.engine.contributions(Examples(x, y, sample_weight, mask[i], seeds[i]))
+            valid = tf.reduce_any(mask[i], axis=1)
+            clip_weights = self.plan.clipping(contributions.block_norms(), bounds)
+            weights = self.plan.aggregation.weights(clip_weights, valid)
+            evaluation = contributions.evaluation
+            share = tf.cast(valid, tf.float32) / m
+            state = [tf.tensordot(share, tf.cast(t, tf.float32), 1) for t in evaluation.state]
+            return contributions.weighted_sum(weights), evaluation.losses, evaluation.outputs, state
+
+        if passes == 1:
+            total, losses, outputs, state = one(0)
+        else:
+            total, losses, outputs, state = self._loop(one, passes, mask)
+        losses, outputs = tf.nest.map_structure(lambda t: t[:m], (losses, outputs))
+        return total, losses, outputs, state
+
+    def _loop(self, one: Any, passes: int, mask: Any) -> tuple[Any, ...]:
+        """Runs `one` for each micro-batch that holds an example and adds up."""
+        if self.plan.sampling.masked:
+            # Padding comes last, so a Poisson round stops early: its time follows its size, its result does not.
+            occupied = tf.reduce_any(mask, axis=[1, 2])
+            live = tf.reduce_max(tf.where(occupied, tf.range(1, passes + 1), 0))
+        else:
+            live = tf.constant(passes)
+        one = tf.function(one).get_concrete_function(tf.TensorSpec([], tf.int32))  # traced once, shapes known
+        spec = one.structured_outputs
+        sums = tf.nest.map_structure(lambda t: tf.zeros(t.shape, t.dtype), (spec[0], spec[3]))
+        arrays = tf.nest.map_structure(
+            lambda t: tf.TensorArray(t.dtype, passes, element_shape=t.shape), (spec[1], spec[2])
+        )
+
+        def body(i: Any, sums: Any, arrays: Any) -> tuple[Any, Any, Any]:
+            total, losses, outputs, state = one(i)
+            sums = tf.nest.map_structure(tf.add, sums, (total, state))
+            arrays = tf.nest.map_structure(lambda array, t: array.write(i, t), arrays, (losses, outputs))
+            return i + 1, sums, arrays
+
+        _, (total, state), arrays = tf.while_loop(
+            lambda i, *_: i < live, body, (tf.constant(0), sums, arrays), parallel_iterations=1
+        )
+        losses, outputs = tf.nest.map_structure(
+            lambda array: tf.reshape(array.stack(), [-1, *array.element_shape[1:]]), arrays
+        )
+        return total, losses, outputs, state
