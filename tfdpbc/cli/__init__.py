@@ -12,9 +12,7 @@ def main(args: Sequence[str] | None = None, command: str | None = None, **settin
 
     Exit status: 0; 1 with one line on stderr for a failure the user can mend; 2 for a mistake in the usage.
     """
-    # TensorFlow reads these when it is imported. Whoever wants its log sets them before.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    os.environ["KERAS_BACKEND"] = "tensorflow"  # Keras reads it when it is imported
     from tfdpbc.cli.app import app
 
     chosen = app if command is None else app.commands[command]

@@ -30,7 +30,7 @@ def account(group_size: int, as_json: bool, **given: Any) -> None:
         bounds = plan.bounds(delta, group_size=group_size)
     if not as_json:
         click.echo(plan.describe(delta, group_size=group_size))
-        click.echo(_table(bounds))
+        click.echo(_table(bounds, plan.adversary))
         return
     curve = plan.trade_off(group_size=group_size)
     atoms, left_out = answers.participation(plan.participation(group_size))
@@ -52,14 +52,13 @@ def account(group_size: int, as_json: bool, **given: Any) -> None:
     )
 
 
-def _table(bounds: dict[str, dict[str, Any]]) -> str:
+def _table(bounds: dict[str, dict[str, Any]], adversary: str) -> str:
     width = max(map(len, bounds))
     lines = ["Methods:"]
     for method, found in bounds.items():
         certified = "certified" if found["certified"] else "not certified"
-        lines.append(
-            f"  {method:<{width}}  epsilon = {_up(found['epsilon'])}  ({certified}; adversary {found['adversary']})"
-        )
+        other = "" if found["adversary"] == adversary else f"; adversary: {found['adversary']}"
+        lines.append(f"  {method:<{width}}  ε = {_up(found['epsilon'])}  ({certified}{other})")
     return "\n".join(lines)
 
 

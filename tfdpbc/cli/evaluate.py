@@ -11,6 +11,7 @@ import numpy as np
 from tfdpbc import _validate
 from tfdpbc.cli import answers, defaults
 from tfdpbc.cli.base import Command
+from tfdpbc.cli.quiet import load_tensorflow
 from tfdpbc.errors import DataError
 
 
@@ -33,6 +34,7 @@ def evaluate(
 ) -> None:
     """Accuracy and loss of an exported model, and its guarantee."""
     _validate.integer("batch_size", batch_size, at_least=1)
+    load_tensorflow()
     from tfdpbc import data, guarantee
     from tfdpbc.export import load_exported
 

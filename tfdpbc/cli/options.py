@@ -10,6 +10,7 @@ import click
 
 from tfdpbc import _validate
 from tfdpbc.cli import defaults
+from tfdpbc.cli.quiet import load_tensorflow
 
 _CLIP = click.Choice(["individual", "batch"])
 _SHAPE = [
@@ -97,6 +98,7 @@ def make_plan(options: Mapping[str, Any], num_examples: int | None) -> Any:
 
     The noise is calibrated where `epsilon` is set; `check` has been called before.
     """
+    load_tensorflow()
     from tfdpbc import aggregation, clipping
     from tfdpbc.plan import PrivacyPlan
 

@@ -12,6 +12,7 @@ import click
 from tfdpbc import models
 from tfdpbc.cli import answers, defaults, options
 from tfdpbc.cli.base import Command
+from tfdpbc.cli.quiet import load_tensorflow
 from tfdpbc.reporting.run_folder import RunFolder, check_free
 
 _SETTINGS_OF_A_RESUME = ("resume", "as_json")
@@ -65,6 +66,7 @@ def train(ctx: click.Context, out: Path | None, resume: Path | None, as_json: bo
         check_free(path)
         if given["epsilon"] is None and given["noise_multiplier"] is None:
             given["epsilon"] = defaults.EPSILON
+    load_tensorflow()
     from tfdpbc.cli.job import Job
 
     with answers.cautions():
