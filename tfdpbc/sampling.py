@@ -39,38 +39,33 @@ class Batch(NamedTuple):
 
 
 class Sampling(abc.ABC):
-    """What the plan, the accountant and the training loop ask of a sampling; m and s as in Algorithm 1."""
+    """What the plan, the accountant and the training loop ask of a sampling; m and s as in Algorithm 1.
+
+    Attributes:
+      name: "shuffling", "subsampling" or "poisson".
+      neighbouring: "replace" or "add-remove": what makes two data sets neighbours.
+      sensitivity_factor: by how many clipping norms one changed contribution moves the sum of clipped contributions.
+      divisor: the planned (never the realised) number of contributions of a round; divides the noisy sum.
+      examples_divisor: the planned number of examples of a contribution.
+      rounds_per_epoch: rounds, hence noisy releases, of one epoch.
+      contributions: m, None for individual Poisson, where it is random.
+      examples_per_contribution: s, None for Poisson groups, where it is random.
+      shape: (m, s) of the index arrays; public, the same for every round.
+      is_individual: is every contribution made of at most one example?
+      masked: may the arrays hold padding?
+    """
 
     name: ClassVar[str]
-    neighbouring: ClassVar[str]  # "replace" or "add-remove": what makes two data sets neighbours
-    masked: ClassVar[bool]  # may `Batch` hold padding?
-    contributions: int | None
+    neighbouring: ClassVar[str]
+    sensitivity_factor: float
+    divisor: int
+    examples_divisor: float
     rounds_per_epoch: int
-
-    @property
-    @abc.abstractmethod
-    def sensitivity_factor(self) -> float:
-        """By how many clipping norms one changed contribution moves the sum of clipped contributions."""
-
-    @property
-    @abc.abstractmethod
-    def divisor(self) -> int:
-        """The planned (never the realised) number of contributions of a round, by which the noisy sum is divided."""
-
-    @property
-    @abc.abstractmethod
-    def examples_divisor(self) -> float:
-        """The planned number of examples of a contribution."""
-
-    @property
-    @abc.abstractmethod
-    def shape(self) -> tuple[int, int]:
-        """(m, s) of the index arrays: public, the same for every round."""
-
-    @property
-    @abc.abstractmethod
-    def is_individual(self) -> bool:
-        """Is every contribution made of at most one example?"""
+    contributions: int | None
+    examples_per_contribution: int | None
+    shape: tuple[int, int]
+    is_individual: bool
+    masked: ClassVar[bool]
 
     def batches(
         self,
@@ -144,6 +139,7 @@ class _FixedSize(Sampling):
     examples_per_contribution: int
 
     neighbouring: ClassVar[str] = "replace"
+    sensitivity_factor: ClassVar[float] = 2.0
     masked: ClassVar[bool] = False
 
     def __post_init__(self):
@@ -162,10 +158,6 @@ class _FixedSize(Sampling):
     def batch(cls, num_examples: int, batch_size: int):
         """Batch clipping: one contribution of `batch_size` examples."""
         return cls(num_examples, 1, batch_size)
-
-    @property
-    def sensitivity_factor(self) -> float:
-        return 2.0
 
     @property
     def divisor(self) -> int:
@@ -357,10 +349,10 @@ class Poisson(Sampling):
 
 @functools.cache
 def capacity(mean: float, failure: float) -> int:
-    """The smallest multiple of 8 that a Poisson or binomial count exceeds with probability < `failure`.
+    """A multiple of 8 that a Poisson or binomial count of at most this mean exceeds with probability < `failure`.
 
-    By Chernoff's bound Pr[X >= k] <= exp(k - mean - k log(k / mean)), k > mean, which holds for every binomial count of
-    this mean or a smaller one, hence for whatever N is behind it: a public function of the planned size.
+    The smallest for which Chernoff's bound Pr[X >= k] <= exp(k - mean - k log(k / mean)), k > mean, shows it. That bound
+    holds whatever the N of the binomial: a public function of the planned size.
     """
 
     def log_tail(k: int) -> float:
