@@ -351,8 +351,8 @@ class Poisson(Sampling):
 def capacity(mean: float, failure: float) -> int:
     """A multiple of 8 that a Poisson or binomial count of at most this mean exceeds with probability < `failure`.
 
-    The smallest for which Chernoff's bound Pr[X >= k] <= exp(k - mean - k log(k / mean)), k > mean, shows it. That bound
-    holds whatever the N of the binomial: a public function of the planned size.
+    The smallest for which Chernoff's bound Pr[X >= k] <= exp(k - mean - k log(k / mean)), k > mean, shows it. That
+    bound holds whatever the N of the binomial: a public function of the planned size.
     """
 
     def log_tail(k: int) -> float:
