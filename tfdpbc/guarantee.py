@@ -71,17 +71,20 @@ def bounds(
 ) -> dict[str, dict[str, Any]]:
     """Every method that applies: name → {"epsilon", "adversary", "certified"}."""
     from tfdpbc import accounting
+    from tfdpbc.accounting import participation as exact
 
     curve = trade_off(sampling, noise_multiplier, rounds, group_size)
     main = "pld" if sampling.name == "poisson" else "mixture"
     found = {main: {"epsilon": curve.epsilon(delta), "adversary": adversary(sampling), "certified": True}}
     if sampling.name != "poisson" and sampling.contributions == 1 and noise_multiplier > 0:
-        # Table 1 of paper A. Shuffling: c² <= g * (epochs begun), a bound; subsampling: only approximately so.
-        shuffled = sampling.name == "shuffling"
-        epochs = math.ceil(rounds / sampling.rounds_per_epoch) if shuffled else rounds / sampling.rounds_per_epoch
-        gaussian = accounting.Gaussian(math.sqrt(group_size * epochs) / noise_multiplier)
+        # Table 1 of paper A. Shuffling: a bound, since c² <= g in each epoch; subsampling: only what large E tends to.
+        shuffled, per_epoch = sampling.name == "shuffling", sampling.rounds_per_epoch
+        if shuffled:
+            mu = exact.shuffled_batch_mu(sampling.num_examples, rounds, per_epoch, noise_multiplier, group_size)
+        else:
+            mu = exact.asymptotic_mu(rounds / per_epoch, noise_multiplier, group_size)
         found["gaussian_bound"] = {
-            "epsilon": gaussian.epsilon(delta),
+            "epsilon": accounting.Gaussian(mu).epsilon(delta),
             "adversary": MIXTURE_ADVERSARY,
             "certified": shuffled,
         }

@@ -17,7 +17,7 @@ from tfdpbc.gradients.function import ModelFunction
 from tfdpbc.gradients.losses import PerExampleLoss
 from tfdpbc.plan import PrivacyPlan, Spent
 from tfdpbc.random import Streams
-from tfdpbc.training import loop
+from tfdpbc.training import checkpoint, loop
 from tfdpbc.training.feed import Feed
 from tfdpbc.training.round import Round
 
@@ -192,6 +192,25 @@ class PrivateModel(keras.Model):
         from tfdpbc.export import export_model
 
         export_model(self.model, filepath, self.spent.guarantee(delta), extra)
+
+    def save_checkpoint(self, path: Any) -> None:
+        """Writes weights, optimizer state and the count of released rounds to one file."""
+        self._build_optimizer()
+        checkpoint.save(self, path)
+
+    def load_checkpoint(self, path: Any) -> None:
+        """Restores what `save_checkpoint` wrote; the count of released rounds never falls.
+
+        Raises:
+          RunFolderError: the file is missing, damaged, of another plan or of another model; nothing was changed.
+        """
+        self._build_optimizer()
+        self._record(max(0, checkpoint.load(self, path) - self._released()))
+
+    def _build_optimizer(self) -> None:
+        if not (self.compiled and self.model.built):
+            raise ValueError("the model must be built and compiled before its checkpoints are used")
+        self.optimizer.build(self.model.trainable_variables)
 
     # Training.
 

@@ -68,7 +68,7 @@ class Round:
 
     def _aggregate(self, pool: Any, indices: Any, mask: Any, bounds: Any, layer_key: Any) -> tuple[Any, ...]:
         """The clipped sum over all contributions, a physical micro-batch of k contributions at a time."""
-        (m, s), k = indices.shape, self.engine.contributions_per_pass
+        (m, _), k = indices.shape, self.engine.contributions_per_pass
         passes = -(-m // k)
         seeds = tf.random.stateless_uniform(
             [passes * k, self.function.num_generators, 2], layer_key, minval=None, maxval=None, dtype=tf.int64
