@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from tfdpbc.cli.app import app
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run():
     """run("account", "--json", ...) -> the click Result (exit_code, stdout, stderr)."""
 
@@ -18,7 +18,7 @@ def run():
     return run
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def answer(run):
     """As `run`, for a call that must succeed with one JSON object on stdout."""
 

@@ -13,7 +13,8 @@ MIXED = ("--num-examples", 1024, "--epochs", 10, "--noise-multiplier", 2, "--gro
     [
         ("shuffling", 1, 16, 27.486603848539),
         ("shuffling", 16, 4, 36.936223283715),
-        ("subsampling", 1, 16, 29.0467380391),
+        # Binomial(640, Pr[k > 0]) in 40 digits; the design note's 29.0467380391 carries an FFT's round-off.
+        ("subsampling", 1, 16, 29.046737991575),
     ],
 )
 def test_reference_values(answer, sampling, m, s, epsilon):

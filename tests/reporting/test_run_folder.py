@@ -18,7 +18,7 @@ def folder(tmp_path):
 
 def test_create_makes_the_folder_in_one_step(folder, tmp_path):
     assert folder.config == {"format": 1, "dataset": "glyphs"}
-    assert folder.checkpoints.is_dir()
+    assert folder.checkpoint.parent.is_dir() and not folder.checkpoint.exists()
     assert RunFolder(tmp_path / "runs" / "one").config == folder.config
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["one"]
 

@@ -84,7 +84,7 @@ class Job:
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(f"{folder.path / 'config.json'} does not describe a run: {error}") from error
         job.folder = folder
-        job.model.load_checkpoint(folder.checkpoints)
+        job.model.load_checkpoint(folder.checkpoint)
         return job
 
     def describe(self) -> str:

@@ -12,6 +12,11 @@ from tfdpbc import _validate
 from tfdpbc.cli import defaults
 from tfdpbc.cli.quiet import load_tensorflow
 
+_POSITIVE = ("noise_multiplier", "epsilon", "norm", "learning_rate")
+_COUNTS = (
+    *("epochs", "batch_size", "contributions", "examples_per_contribution"),
+    *("num_examples", "rounds_per_epoch", "examples", "physical_batch_size"),
+)
 _CLIP = click.Choice(["individual", "batch"])
 _SHAPE = [
     click.option(
@@ -84,11 +89,11 @@ def check(options: Mapping[str, Any]) -> None:
         raise click.UsageError(f"--rate is for Poisson sampling; {options['sampling']} needs --num-examples")
     if options.get("rounds_per_epoch") is not None and options["rate"] is None:
         raise click.UsageError("--rounds-per-epoch needs --rate")
-    for name in ("noise_multiplier", "epsilon", "norm"):
+    for name in _POSITIVE:
         if options.get(name) is not None:
             _validate.number(name, options[name], above=0.0)
     _validate.probability("delta", options["delta"])
-    for name in ("epochs", "batch_size", "contributions", "examples_per_contribution", "num_examples"):
+    for name in _COUNTS:
         if options.get(name) is not None:
             _validate.integer(name, options[name], at_least=1)
 

@@ -39,5 +39,5 @@ class Recorder(keras.callbacks.Callback):
         # The guarantee first: an interruption between the files may leave it too modest, never too good.
         self.folder.write_guarantee(spent.guarantee(self.delta))
         self.folder.write_trade_off(answers.sampled(spent.trade_off()))
-        self.model.save_checkpoint(self.folder.checkpoints)
+        self.model.save_checkpoint(self.folder.checkpoint)
         self.folder.write_history(self._rows)

@@ -72,8 +72,9 @@ class RunFolder:
         return cls(path)
 
     @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+    def checkpoint(self) -> Path:
+        """The state after the last whole epoch."""
+        return self.path / "checkpoints" / "latest.npz"
 
     @property
     def model(self) -> Path:
