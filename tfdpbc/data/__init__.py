@@ -1,5 +1,7 @@
-"""Where examples come from: arrays, tf.data, random access by index."""
+"""Where examples come from: data sets by name, arrays, tf.data, random access by index."""
 
+from tfdpbc.data.dataset import Dataset
+from tfdpbc.data.loading import load
 from tfdpbc.data.sources import Source, as_source, check_labels
 
-__all__ = ["Source", "as_source", "check_labels"]
+__all__ = ["Dataset", "Source", "as_source", "check_labels", "load"]
