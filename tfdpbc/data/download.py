@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -73,11 +74,13 @@ def download(name: str, data_dir: Path) -> None:
                 child.kill()
                 child.wait()
         output.seek(0)
-        lines = output.read().decode(errors="replace").strip().splitlines() or ["no message"]
+        lines = output.read().decode(errors="replace").strip().splitlines()
     if status is None:
         raise DataError(f"the download of {name} stalled: nothing arrived for {STALL_SECONDS:g} s; try again later")
     if status != 0:
-        raise DataError(f"the download of {name} failed: {lines[-1][:300]}")
+        # The message of the exception may go on over further lines; its first one says most.
+        errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)] or lines or ["no message"]
+        raise DataError(f"the download of {name} failed: {errors[-1][:300]}")
 
 
 def _wait(child: subprocess.Popen[bytes], data_dir: Path) -> int | None:

@@ -150,5 +150,7 @@ def _features(name: str, info: Any) -> tuple[str, str, int]:
 def _damaged(name: str, folder: Path, error: object) -> DataError:
     if isinstance(error, BaseException):
         lines = str(error).strip().splitlines() or [""]
-        error = f"{type(error).__name__}: {lines[0][:200]}"
+        # TensorFlow's messages begin with the name of the graph node and end with that of the operation.
+        text = re.sub(r"^(\{\{.*?\}\} ?)+|\[Op:.*$", "", lines[0]).strip()
+        error = f"{type(error).__name__}: {text[:200]}"
     return DataError(f"{name} in {folder} is damaged ({error}); remove that folder and prepare the data set again")
