@@ -1,0 +1,32 @@
+"""What a plan guarantees: trade-off functions, exact sampling-induced mixtures, Poisson subsampling, calibration.
+
+The room knows nothing of models, data or sampling objects: it takes numbers and returns numbers. Names load on first
+use.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+_HOMES = {
+    "tradeoff": ("TradeOff", "Gaussian", "Grouped"),
+    "mixture": ("GaussianMixture",),
+    "participation": ("Participation", "shuffling", "subsampling"),
+    "subsampled": ("poisson",),
+    "calibration": ("smallest_noise", "most_rounds"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str):
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})
