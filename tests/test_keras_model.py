@@ -59,13 +59,14 @@ class TestFit:
         np.testing.assert_allclose(*results, atol=1e-6)
 
     def test_eager_and_xla_give_the_same(self):
-        results = []
-        for options in ({}, {"run_eagerly": True}, {"jit_compile": True}):
-            model = private(dp.Shuffling(N, 6, 1), noise=1.0, norm=0.5, epochs=1, **options)
-            model.fit(X, Y, verbose=0)
-            results.append(oracles.flat(weights(model)))
-        np.testing.assert_allclose(results[1], results[0], atol=1e-5)
-        np.testing.assert_allclose(results[2], results[0], atol=1e-5)
+        # XLA draws other numbers from the same key, so it is compared without noise.
+        for noise, other in ((1.0, {"run_eagerly": True}), (0.0, {"jit_compile": True})):
+            results = []
+            for options in ({}, other):
+                model = private(dp.Shuffling(N, 6, 1), noise=noise, norm=0.5, epochs=1, **options)
+                model.fit(X, Y, verbose=0)
+                results.append(oracles.flat(weights(model)))
+            np.testing.assert_allclose(*results, atol=1e-5)
 
     def test_a_seed_reproduces_a_run_and_none_does_not(self):
         results = []

@@ -139,6 +139,12 @@ class PrivateModel(keras.Model):
         self._row_loss = PerExampleLoss(loss, loss_weights, names)
         self._rounds = None
 
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        """Compiles as saved (Keras asks for this where `compile` is overridden)."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.model.built:
+            self.optimizer.build(self.model.trainable_variables)
+
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("a PrivateModel is trained by fit alone: a plain training step would release raw gradients")
 
@@ -304,10 +310,11 @@ class PrivateModel(keras.Model):
         """Builds what is not built yet: the model, the optimizer, the metrics, the compiled round."""
         import numpy as np
 
-        x, y, sample_weight = source.gather(np.zeros([1], np.int64))
+        x, y, sample_weight = source.gather(np.arange(min(2, len(source))))
         if y is None:
             raise DataError("y must be given: the loss compares it with the model's output")
-        outputs = self.model(x)  # one example: builds the weights if need be, and shows the output's structure
+        outputs = self.model(x)  # two examples: builds the weights if need be, and shows the output's structure
+        self._row_loss(y, outputs, sample_weight)
         self.built = True
         self._check_model()
         compatibility.warn_of_preprocessing(self.model)
@@ -337,6 +344,7 @@ class PrivateModel(keras.Model):
             self.optimizer,
             self._state_variables(),
             self._observe,
+            rounds_per_call=int(self.steps_per_execution),
             jit_compile=bool(self.jit_compile),
             eagerly=bool(self.run_eagerly),
         )

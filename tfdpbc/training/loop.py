@@ -39,6 +39,7 @@ class Rounds:
       state_variables: variables that take `Release.state` (empty unless the plan leaves them unprotected).
       observe: called in the graph with ``(y, outputs, sample_weight, mask)`` of each round, rows on the first axis, to
         update metrics; returns their results as a dict of scalars.
+      rounds_per_call: how many rounds `run` gets at most (steps_per_execution).
       jit_compile: compile the release with XLA.
       eagerly: run without a graph, to step through with a debugger.
 
@@ -54,11 +55,13 @@ class Rounds:
         optimizer: Any,
         state_variables: list[Any],
         observe: Callable[..., dict[str, Any]],
+        rounds_per_call: int = 1,
         jit_compile: bool = False,
         eagerly: bool = False,
     ):
         self.round, self.feed, self.optimizer = round_function, feed, optimizer
         self.state_variables, self.observe, self.eagerly = state_variables, observe, eagerly
+        self.rounds_per_call = rounds_per_call
         release = round_function.release
         self._release = tf.function(release, jit_compile=True) if jit_compile else release
         self._compiled: dict[Any, Any] = {}
@@ -73,17 +76,17 @@ class Rounds:
         """
         count, m, s = draw.indices.shape
         keys = [np.stack([streams.key(name, first + i) for i in range(count)]) for name in ("noise", "layers")]
-        step = self._apply_rounds if self.eagerly else self._step(count == 1, m, s, draw.indices.dtype)
+        step = self._apply_rounds if self.eagerly else self._step(m, s, draw.indices.dtype)
         rows = [tf.convert_to_tensor(leaf) for leaf in draw.rows]
         drawn = map(tf.constant, (draw.indices, draw.mask))
         logs = step(rows, *drawn, tf.constant(first, tf.int64), *map(tf.constant, keys))
         return {name: float(value) for name, value in logs.items()}
 
-    def _step(self, single: bool, m: int, s: int, dtype: Any) -> Any:
+    def _step(self, m: int, s: int, dtype: Any) -> Any:
         """The compiled step. One trace serves any number of rounds and of rows: their dimension stays open."""
-        key = (single, m, s, str(dtype))
+        key = (m, s, str(dtype))
         if key not in self._compiled:
-            n = 1 if single else None
+            n = 1 if self.rounds_per_call == 1 else None
             rows = [] if self.feed.resident is not None else self.feed.specs
             specs = [[n, m, s], [n, m, s], [], [n, 2], [n, 2]]
             dtypes = [dtype, tf.bool, tf.int64, tf.int64, tf.int64]

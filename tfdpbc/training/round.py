@@ -5,8 +5,7 @@ This is the only place where an update is released; Keras `fit`, the command lin
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -16,8 +15,7 @@ from tfdpbc.gradients.function import Evaluation, Examples, ModelFunction
 from tfdpbc.plan import PrivacyPlan
 
 
-@dataclasses.dataclass(frozen=True)
-class Release:
+class Release(NamedTuple):
     """What a round gives back.
 
     Attributes:
