@@ -1,0 +1,117 @@
+"""Functional models: are the operations between their layers row by row?
+
+Every tensor of such a model leads with the rows (that holds for its inputs, and layers keep it), so an operation is fine
+if it leaves the first axis where it is and combines nothing along it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfdpbc.gradients.onepass import rowwise
+
+_ELEMENTWISE = rowwise.words(
+    """
+    Abs Absolute Add Arctan Cast Ceil Celu Clip Cos Cosh Divide DivideNoNan Elu Equal Erf Exp Expm1 Floor Gelu Greater
+    GreaterEqual HardSigmoid HardSilu HardTanh HardShrink LeakyRelu Less LessEqual Log Log1p LogSigmoid LogicalAnd
+    LogicalNot LogicalOr Maximum Minimum Multiply Negative NotEqual OnesLike Power Reciprocal Relu Relu6 Round Rsqrt Selu
+    Sigmoid Sign Silu Sin Sinh SoftShrink Softplus Softsign Sqrt Square Squareplus StopGradient Subtract Tan Tanh
+    TanhShrink Threshold TrueDivide Where ZerosLike
+"""
+)
+_ALONG_AXIS = rowwise.words(
+    """
+    All Amax Amin Any Argmax Argmin Argsort Concatenate Cumprod Cumsum ExpandDims Flip Glu LogSoftmax Logsumexp Max Mean
+    Median Min Norm OneHot Prod Repeat Roll Softmax Sort Sparsemax Squeeze Stack Std Sum Var
+"""
+)
+
+
+def _kind(thing: Any) -> str:
+    """The class name of something of Keras's own, else an empty string."""
+    return type(thing).__name__ if type(thing).__module__.split(".")[0] == "keras" else ""
+
+
+def is_graph(layer: Any) -> bool:
+    """Whether a model is exactly Keras's Sequential or Functional, whose call is the graph of its layers."""
+    return _kind(layer) in ("Sequential", "Functional") and isinstance(layer, keras.Model)
+
+
+def reasons(model: Any) -> list[str]:
+    """The operations of a Functional or Sequential model that may mix rows, and inputs that are no batch of any size."""
+    found = []
+    for t in model.inputs:
+        if len(t.shape) == 0 or t.shape[0] is not None:
+            found.append(f"input {t.name!r} has the fixed batch size {t.shape[0] if t.shape else None}")
+    by_depth = getattr(model, "_nodes_by_depth", {})  # a Sequential model has layers only
+    for node in (node for nodes in by_depth.values() for node in nodes):
+        if node.is_input:
+            continue
+        operation = node.operation
+        if isinstance(operation, keras.layers.Layer) or rowwise.is_rowwise_layer(operation):
+            continue
+        tensors = node.arguments.keras_tensors
+        args = [*node.arguments.args, *node.arguments.kwargs.values()]
+        check = _CHECKS.get(_kind(operation))
+        if check is None or not tensors or not check(operation, args, tensors):
+            found.append(f"operation {operation.name!r} ({type(operation).__name__}) may mix rows")
+    return found
+
+
+def _rank(t: Any) -> int:
+    return len(t.shape)
+
+
+def _elementwise(operation: Any, args: Any, tensors: list[Any]) -> bool:
+    """Operands of one rank; constants may not reach the first axis."""
+    rank = _rank(tensors[0])
+    if rank == 0 or any(_rank(t) != rank for t in tensors):
+        return False  # broadcasting aligns last axes: the rows of the smaller one would meet another axis
+    constants = [a for a in args if not (a is None or isinstance(a, (str, keras.KerasTensor)))]
+    return all(np.ndim(c) < rank or (np.ndim(c) == rank and np.shape(c)[0] == 1) for c in constants)
+
+
+def _along_axis(operation: Any, args: Any, tensors: list[Any]) -> bool:
+    """An axis is given and it is not the first."""
+    axis = getattr(operation, "axis", None)
+    axes = list(axis) if isinstance(axis, (list, tuple)) else [axis]
+    # Stack and ExpandDims count axes of their result, which has one more.
+    rank = _rank(tensors[0]) + (_kind(operation) in ("Stack", "ExpandDims", "OneHot"))
+    same_rank = all(_rank(t) == _rank(tensors[0]) for t in tensors)
+    return same_rank and all(isinstance(a, int) and a % rank != 0 for a in axes)
+
+
+def _reshape(operation: Any, args: Any, tensors: list[Any]) -> bool:
+    inner, shape = tensors[0].shape[1:], tuple(operation.newshape)
+    known = all(isinstance(n, int) for n in (*inner, *shape)) and None not in shape
+    return known and shape[0] == -1 and math.prod(inner) == math.prod(shape[1:])
+
+
+def _transpose(operation: Any, args: Any, tensors: list[Any]) -> bool:
+    return operation.axes is not None and operation.axes[0] % _rank(tensors[0]) == 0
+
+
+def _matmul(operation: Any, args: Any, tensors: list[Any]) -> bool:
+    if len(tensors) == 2:
+        return _rank(tensors[0]) == _rank(tensors[1]) >= 3
+    return isinstance(args[0], keras.KerasTensor) and np.ndim(args[1]) == 2
+
+
+def _get_item(operation: Any, args: Any, tensors: list[Any]) -> bool:
+    key = args[1] if len(args) > 1 else None
+    return isinstance(key, (tuple, list)) and len(key) > 0 and isinstance(key[0], slice) and key[0] == slice(None)
+
+
+_CHECKS: dict[str, Callable[[Any, Any, list[Any]], bool]] = {
+    **dict.fromkeys(_ELEMENTWISE, _elementwise),
+    **dict.fromkeys(_ALONG_AXIS, _along_axis),
+    "Reshape": _reshape,
+    "Transpose": _transpose,
+    "Matmul": _matmul,
+    "GetItem": _get_item,
+}

@@ -1,0 +1,119 @@
+"""Convolutions of any rank, stride, padding, dilation and number of groups; depthwise and separable ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdpbc.gradients.onepass.recording import Call
+from tfdpbc.gradients.onepass.registry import LayerRule, register
+from tfdpbc.gradients.onepass.rules.patches import channels_last, padded, patches
+from tfdpbc.gradients.onepass.terms import Outer, Term, size, total
+
+
+class ConvRule(LayerRule):
+    """The kernel's gradient is the sum over output positions of (input patch) ⊗ d."""
+
+    def reasons(self, layer: Any) -> list[str]:
+        return ["has LoRA adapters"] if getattr(layer, "lora_enabled", False) else []
+
+    def terms(self, layer: Any, call: Call) -> Iterable[tuple[Any, Term]]:
+        x, d = (channels_last(t, layer.data_format) for t in (call.inputs, call.gradient))
+        yield layer.kernel, self.kernel_term(layer, call, x, d)
+        if layer.use_bias:
+            yield layer.bias, total(call.split(d), layer.bias.shape)
+
+    def kernel_term(self, layer: Any, call: Call, x: Any, d: Any) -> Term:
+        return grouped(layer, call, x, d, layer.groups)
+
+
+class DepthwiseRule(ConvRule):
+    """A convolution with as many groups as channels, whose kernel is stored by channel."""
+
+    def kernel_term(self, layer: Any, call: Call, x: Any, d: Any) -> Term:
+        return by_channel(layer, layer.kernel, call, x, d)
+
+
+class SeparableRule(ConvRule):
+    """A depthwise and then a 1 x 1 convolution; what passes between them is computed in the open and tapped."""
+
+    def call(self, layer: Any, tap: Any, inputs: Any) -> Any:
+        between = tap(
+            keras.ops.depthwise_conv(
+                inputs,
+                layer.depthwise_kernel,
+                strides=layer.strides,
+                padding=layer.padding,
+                dilation_rate=layer.dilation_rate,
+                data_format=layer.data_format,
+            )
+        )
+        z = keras.ops.conv(between, layer.pointwise_kernel, data_format=layer.data_format)
+        if layer.use_bias:
+            spread = [1] * layer.rank
+            first = layer.data_format == "channels_first"
+            z += keras.ops.reshape(layer.bias, (1, layer.filters, *spread) if first else (1, *spread, layer.filters))
+        z = tap(z)
+        return z if layer.activation is None else layer.activation(z)
+
+    def terms(self, layer: Any, call: Call) -> Iterable[tuple[Any, Term]]:
+        x, between, d_between, d = (
+            channels_last(t, layer.data_format) for t in (call.inputs, call.taps[0], *call.gradients)
+        )
+        yield layer.depthwise_kernel, by_channel(layer, layer.depthwise_kernel, call, x, d_between)
+        shape = tuple(layer.pointwise_kernel.shape)
+        yield (
+            layer.pointwise_kernel,
+            Outer(call.positions(between), call.positions(d), lambda g: tf.reshape(g, [-1, *shape])),
+        )
+        if layer.use_bias:
+            yield layer.bias, total(call.split(d), layer.bias.shape)
+
+
+def _patches(layer: Any, x: Any, d: Any) -> Any:
+    """``[n, *out, K, c]``."""
+    out = d.shape[1:-1]
+    x = padded(x, layer.padding, out, layer.kernel_size, layer.strides, layer.dilation_rate)
+    return patches(x, out, layer.kernel_size, layer.strides, layer.dilation_rate)
+
+
+def grouped(layer: Any, call: Call, x: Any, d: Any, groups: int) -> Term:
+    """The kernel's gradient of a convolution whose channels fall into `groups`; x and d channels last."""
+    count, c, q = size(layer.kernel_size), x.shape[-1] // groups, d.shape[-1] // groups
+    shape = (*layer.kernel_size, c, groups * q)
+    a = _patches(layer, x, d)
+    if groups == 1:
+        a = tf.reshape(a, [call.k, -1, count * c])
+        return Outer(a, call.positions(d), lambda g: tf.reshape(g, [-1, *shape]))
+    a = tf.transpose(tf.reshape(a, [call.k, -1, count, groups, c]), [0, 3, 1, 2, 4])
+    a = tf.reshape(a, [call.k, groups, -1, count * c])
+    d = tf.transpose(tf.reshape(d, [call.k, -1, groups, q]), [0, 2, 1, 3])
+
+    def assemble(g: Any) -> Any:
+        g = tf.reshape(g, [-1, groups, count, c, q])
+        return tf.reshape(tf.transpose(g, [0, 2, 3, 1, 4]), [-1, *shape])
+
+    return Outer(a, d, assemble)
+
+
+def by_channel(layer: Any, kernel: Any, call: Call, x: Any, d: Any) -> Term:
+    """The gradient of a depthwise kernel ``[*kernel_size, c, multiplier]``; x and d channels last."""
+    count, c, multiplier = size(layer.kernel_size), x.shape[-1], kernel.shape[-1]
+    a = tf.reshape(_patches(layer, x, d), [call.k, -1, count, c])
+    d = tf.reshape(d, [call.k, -1, c, multiplier])
+
+    def assemble(g: Any) -> Any:
+        return tf.reshape(tf.transpose(g, [0, 2, 1, 3]), [-1, *kernel.shape])
+
+    return Outer(tf.transpose(a, [0, 3, 1, 2]), tf.transpose(d, [0, 2, 1, 3]), assemble)
+
+
+register(keras.layers.Conv1D, ConvRule())
+register(keras.layers.Conv3D, ConvRule())
+register(keras.layers.DepthwiseConv1D, DepthwiseRule())
+register(keras.layers.DepthwiseConv2D, DepthwiseRule())
+register(keras.layers.SeparableConv1D, SeparableRule())
+register(keras.layers.SeparableConv2D, SeparableRule())

@@ -1,0 +1,38 @@
+"""Dense, on vectors and on sequences of them; LoRA adapters included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdpbc.gradients.onepass.recording import Call
+from tfdpbc.gradients.onepass.registry import LayerRule, register
+from tfdpbc.gradients.onepass.terms import Outer, Term, total
+
+
+class DenseRule(LayerRule):
+    """z = a K + b: the kernel's gradient is the sum over positions of a ⊗ d, the bias's that of d."""
+
+    def terms(self, layer: Any, call: Call) -> Iterable[tuple[Any, Term]]:
+        a, d = call.positions(call.inputs), call.positions(call.gradient)
+        if getattr(layer, "lora_enabled", False):
+            # K + c A B: with G the gradient of the whole kernel, A's is c G B^T and B's c A^T G.
+            left, right = (call.value_of(v) for v in (layer.lora_kernel_a, layer.lora_kernel_b))
+            c = layer.lora_alpha / layer.lora_rank
+            yield layer.lora_kernel_a, Outer(a, c * tf.linalg.matmul(d, right, transpose_b=True), matrix)
+            yield layer.lora_kernel_b, Outer(c * tf.tensordot(a, left, 1), d, matrix)
+        else:
+            yield layer.kernel, Outer(a, d, matrix)
+        if layer.use_bias:
+            yield layer.bias, total(call.split(call.gradient), layer.bias.shape)
+
+
+def matrix(gradient: Any) -> Any:
+    """A kernel that is stored as ``[p, q]``."""
+    return gradient
+
+
+register(keras.layers.Dense, DenseRule())

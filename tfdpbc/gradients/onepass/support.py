@@ -1,0 +1,85 @@
+"""Can this engine compute this model? The reasons why not, each naming a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from tfdpbc.algorithms import Algorithm, BatchGradient
+from tfdpbc.gradients.onepass import operations, registry, rowwise
+from tfdpbc.gradients.onepass import rules as _built_in  # noqa: F401 (registers the rules)
+
+
+def unsupported(model: keras.Model, algorithm: Algorithm) -> list[str]:
+    """Why the engine cannot compute `model` under `algorithm`; empty if it can.
+
+    Any loss is computed: one that is not known to treat rows on their own is mapped over contributions.
+    """
+    reasons = []
+    if type(algorithm) is not BatchGradient:
+        reasons.append(f"it computes the algorithm BatchGradient only, not {type(algorithm).__name__}")
+    trainable = {id(v): v for v in model.trainable_variables}
+    for layer, recorded in _walk(model, set(trainable)):
+        reasons += _reasons(layer, recorded)
+        for v in registry.rule_of(layer).variables(layer) if recorded else ():
+            trainable.pop(id(v), None)
+    if not reasons:
+        reasons += [f"variable {v.path!r} belongs to no layer" for v in trainable.values()]
+        if model.losses:
+            reasons.append("the model adds penalties (add_loss) to its loss")
+    return reasons
+
+
+def recorded_layers(model: keras.Model) -> list[tuple[Any, registry.LayerRule]]:
+    """The layers that hold trainable weights, each with its rule."""
+    trainable = {id(v) for v in model.trainable_variables}
+    return [(layer, registry.rule_of(layer)) for layer, recorded in _walk(model, trainable) if recorded]
+
+
+def _walk(model: keras.Model, trainable: set[int]) -> Iterator[tuple[Any, bool]]:
+    """Each layer of the model once, and whether its rule computes it; sublayers that a rule owns are left out."""
+    seen: set[int] = set()
+    waiting: list[Any] = [model]
+    while waiting:
+        layer = waiting.pop()
+        if id(layer) in seen:
+            continue
+        seen.add(id(layer))
+        rule = registry.rule_of(layer)
+        recorded = rule is not None and any(id(v) in trainable for v in rule.variables(layer))
+        yield layer, recorded
+        if not (rule is not None and rule.owns_sublayers(layer)):
+            waiting += layer._flatten_layers(include_self=False, recursive=False)
+
+
+def _reasons(layer: Any, recorded: bool) -> list[str]:
+    name = f"layer {layer.name!r} ({type(layer).__name__})"
+    rule = registry.rule_of(layer)
+    if operations.is_graph(layer):
+        found = [f"in model {layer.name!r}, {reason}" for reason in operations.reasons(layer)]
+    elif rule is not None:
+        found = [f"{name} {reason}" for reason in rule.reasons(layer)] if recorded else []
+    elif isinstance(layer, keras.layers.BatchNormalization) and not layer.trainable:
+        found = []  # normalises with its moving statistics
+    elif any(v.trainable for v in layer._trainable_variables):
+        found = [f"{name} has trainable weights and no rule"]
+    elif not rowwise.is_rowwise_layer(layer):
+        found = [f"{name} is not known to treat rows on their own"]
+    else:
+        found = []
+    if getattr(layer, "activity_regularizer", None) is not None:
+        found.append(f"{name} has an activity regularizer")
+    if any(getattr(v, "regularizer", None) is not None for v in layer._trainable_variables):
+        found.append(f"{name} has a weight regularizer")
+    if getattr(layer, "quantization_mode", None) is not None:
+        found.append(f"{name} is quantized")
+    if getattr(layer, "_remat_mode", None) is not None:
+        found.append(f"{name} recomputes its activations (remat)")
+    if "call" in vars(layer):
+        found.append(f"{name} has a call of its own")
+    activation = getattr(layer, "activation", None)
+    if not rowwise.is_rowwise_function(activation):
+        found.append(f"{name} has the activation {activation!r}, not known to treat rows on their own")
+    return list(dict.fromkeys(found))

@@ -1,0 +1,182 @@
+"""Gradients of one variable, one for each contribution, held in the cheapest form that gives norms and weighted sums.
+
+Every form offers the same three things (k contributions, a variable of shape ``shape``):
+
+- `squares`: squared Euclidean norms, float32 ``[k]``;
+- `weighted_sum(weights, keep)`: ``sum_h weights[h] g_h``, float32 ``[*shape]``. `keep` (bool ``[k]``) names the
+  contributions that are finite; None says that all are. Those that are not add exactly 0 (0 * NaN would be NaN);
+- `materialized()`: the gradients themselves, ``[k, *shape]``, for what no cheaper form can do;
+- optionally `merge(others)`: the sum with the gradients of other uses of the variable, or None if it knows no cheap way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+MEMORY_COST = 100.0
+"""Cost of writing, squaring and summing one number of a materialised gradient, in floating-point operations of a matrix
+product. Only choices between two exact ways depend on it."""
+
+
+class Term(Protocol):
+    """Per-contribution gradients of one variable."""
+
+    squares: Any
+
+    def weighted_sum(self, weights: Any, keep: Any = None) -> Any: ...
+
+    def materialized(self) -> Any: ...
+
+
+def squared_norms(t: Any) -> tf.Tensor:
+    """Squared norms of the rows of a float32 tensor ``[k, ...]``."""
+    return tf.reduce_sum(tf.square(tf.reshape(t, [t.shape[0], -1])), axis=1)
+
+
+def rows(t: Any, keep: Any) -> Any:
+    """`t` with the rows that `keep` does not name set to 0; `t` itself where keep is None."""
+    if keep is None:
+        return t
+    return tf.where(tf.reshape(keep, [-1] + [1] * (t.shape.rank - 1)), t, tf.zeros_like(t))
+
+
+def scaled(t: Any, weights: Any, keep: Any) -> Any:
+    """``weights[h] * t[h]``."""
+    return rows(t, keep) * tf.reshape(weights, [-1] + [1] * (t.shape.rank - 1))
+
+
+class Materialized:
+    """Gradients as they are.
+
+    Args:
+      pieces: float tensors ``[k, ...]`` that together hold the gradient of each contribution.
+      assemble: makes ``[n, *shape]`` of pieces with n rows (it may reshape, transpose and stack, nothing else).
+    """
+
+    def __init__(self, pieces: Sequence[Any], assemble: Callable[[list[Any]], Any]):
+        self.pieces = [tf.cast(p, tf.float32) for p in pieces]
+        self.assemble = assemble
+        self.squares = tf.add_n([squared_norms(p) for p in self.pieces])
+
+    @classmethod
+    def of(cls, gradient: Any, shape: Sequence[int]) -> Materialized:
+        """A gradient ``[k, ...]`` in one piece, for a variable of `shape`."""
+        return cls([gradient], lambda pieces: tf.reshape(pieces[0], [-1, *shape]))
+
+    def weighted_sum(self, weights: Any, keep: Any = None) -> Any:
+        summed = []
+        for piece in self.pieces:
+            flat = tf.reshape(rows(piece, keep), [piece.shape[0], -1])
+            summed.append(tf.reshape(tf.matmul(weights[None], flat), [1, *piece.shape[1:]]))
+        return self.assemble(summed)[0]
+
+    def materialized(self) -> Any:
+        return self.assemble(self.pieces)
+
+
+class Outer:
+    r"""Gradients that are sums of outer products over positions: :math:`g_h = \sum_t a_{h,t} \otimes d_{h,t}`.
+
+    All that multiplies its weight with its input has this form (dense, einsum and convolution kernels; t runs over the
+    examples of the contribution and over sequence or image positions). With one position the squared norm is
+    :math:`\|a\|^2 \|d\|^2` (Goodfellow, "Efficient per-example gradient computations", 2015); with more it comes from the
+    two Gram matrices (Li et al., "Large language models can be strong differentially private learners", ICLR 2022) or
+    from the gradient itself, whichever is cheaper; a gradient that was made is also what is summed.
+
+    Args:
+      a: ``[k, T, p]`` or ``[k, G, T, p]`` (G independent groups).
+      d: ``[k, T, q]`` or ``[k, G, T, q]``.
+      assemble: makes ``[n, *shape]`` of ``[n, p, q]`` or ``[n, G, p, q]`` by reshaping and transposing.
+    """
+
+    def __init__(self, a: Any, d: Any, assemble: Callable[[Any], Any]):
+        self.a, self.d = tf.cast(a, tf.float32), tf.cast(d, tf.float32)
+        self.assemble = assemble
+        self.gradient = None
+        positions, p, q = self.a.shape[-2], self.a.shape[-1], self.d.shape[-1]
+        if positions == 1:
+            squares = tf.reduce_sum(tf.square(self.a), [-2, -1]) * tf.reduce_sum(tf.square(self.d), [-2, -1])
+        elif gram_is_cheaper(positions, p, q):
+            gram = tf.matmul(self.a, self.a, transpose_b=True) * tf.matmul(self.d, self.d, transpose_b=True)
+            squares = tf.reduce_sum(gram, [-2, -1])
+        else:
+            self.gradient = self._product()
+            squares = tf.reduce_sum(tf.square(self.gradient), [-2, -1])
+        squares = squares if squares.shape.rank == 1 else tf.reduce_sum(squares, 1)
+        # A Gram matrix may round the square of nearly nothing below 0.
+        self.squares = tf.maximum(squares, 0.0)
+
+    def _product(self) -> Any:
+        return tf.matmul(self.a, self.d, transpose_a=True)
+
+    def weighted_sum(self, weights: Any, keep: Any = None) -> Any:
+        if self.gradient is not None:
+            flat = tf.reshape(rows(self.gradient, keep), [self.gradient.shape[0], -1])
+            return self.assemble(tf.reshape(tf.matmul(weights[None], flat), [1, *self.gradient.shape[1:]]))[0]
+        a, d = rows(self.a, keep), scaled(self.d, weights, keep)
+        if a.shape.rank == 3:
+            a, d = (tf.reshape(t, [-1, t.shape[-1]]) for t in (a, d))
+        else:
+            a, d = (tf.reshape(tf.transpose(t, [1, 0, 2, 3]), [t.shape[1], -1, t.shape[3]]) for t in (a, d))
+        return self.assemble(tf.matmul(a, d, transpose_a=True)[None])[0]
+
+    def materialized(self) -> Any:
+        return self.assemble(self._product() if self.gradient is None else self.gradient)
+
+    def merge(self, others: Sequence[Term]) -> Term | None:
+        """More uses are more positions: nothing is materialised that one use would not."""
+        terms = [self, *others]
+        outlines = {(_outline(t.a), _outline(t.d)) if isinstance(t, Outer) else None for t in terms}
+        if len(outlines) > 1 or None in outlines:
+            return None
+        return Outer(tf.concat([t.a for t in terms], -2), tf.concat([t.d for t in terms], -2), self.assemble)
+
+
+def gram_is_cheaper(positions: int, p: int, q: int) -> bool:
+    """Whether two Gram matrices over `positions` cost less than a gradient of p x q numbers."""
+    gram = 2.0 * positions**2 * (p + q) + MEMORY_COST * positions**2 + 2.0 * positions * p * q
+    return gram < 2.0 * positions * p * q + MEMORY_COST * p * q
+
+
+def merged(terms: Sequence[Term], shape: Sequence[int]) -> Term:
+    """The gradients of a variable that is used more than once: the sum over its uses, cross terms included."""
+    first, *others = terms
+    if not others:
+        return first
+    merge = getattr(first, "merge", None)
+    together = merge(others) if merge is not None else None
+    if together is not None:
+        return together
+    return Materialized.of(tf.add_n([tf.cast(t.materialized(), tf.float32) for t in terms]), shape)
+
+
+def _outline(t: Any) -> tuple[int, ...]:
+    """The shape without the number of positions."""
+    return (*t.shape[:-2], t.shape[-1])
+
+
+def total(d: Any, shape: Sequence[int]) -> Materialized:
+    """Gradients of a variable that is added to the output: `d` summed over everything that the variable broadcasts over.
+
+    Args:
+      d: gradient of the output, ``[k, s, ...]``.
+      shape: of the variable, aligned with the last axes of `d` (as broadcasting aligns them).
+    """
+    return Materialized.of(summed_to(d, shape), shape)
+
+
+def summed_to(d: Any, shape: Sequence[int]) -> Any:
+    """``[k, s, ...]`` summed to ``[k, *shape]``, the reverse of broadcasting; in float32."""
+    d = tf.cast(d, tf.float32)
+    full = [1] * (d.shape.rank - 2 - len(shape)) + list(shape)
+    axes = [1] + [2 + i for i, n in enumerate(full) if n == 1 and d.shape[2 + i] != 1]
+    return tf.reshape(tf.reduce_sum(d, axes), [d.shape[0], *shape])
+
+
+def size(shape: Sequence[int]) -> int:
+    """How many numbers a tensor of `shape` holds."""
+    return math.prod(shape)
