@@ -68,6 +68,11 @@ class TestFit:
                 results.append(oracles.flat(weights(model)))
             np.testing.assert_allclose(*results, atol=1e-5)
 
+    def test_a_seed_is_a_caveat_of_the_guarantee(self):
+        for seed, count in ((1, 1), (None, 0)):
+            stated = private(dp.Shuffling(N, 6, 1), noise=5.0, seed=seed).spent.guarantee(1e-5)
+            assert sum("seed" in w for w in stated["warnings"]) == count
+
     def test_a_seed_reproduces_a_run_and_none_does_not(self):
         results = []
         for seed in (3, 3, 4, None, None):

@@ -25,6 +25,7 @@ _UNPROTECTED = (
     "the moving statistics of batch normalisation were written from raw data without noise (statistics='unprotected'); "
     "only the noisy updates are private"
 )
+_SEEDED = "Warning: the run was seeded; the guarantee holds only against those who do not know the seed."
 _REFUSED = {
     "batch_size": "the plan's sampling draws the batches",
     "shuffle": "the plan's sampling draws the batches",
@@ -180,7 +181,7 @@ class PrivateModel(keras.Model):
     def spent(self) -> Spent:
         """What the rounds released so far gave away."""
         void = _UNPROTECTED if self._state_variables() else None
-        return Spent(self.plan, self._released(), void)
+        return Spent(self.plan, self._released(), void, () if self.streams.seed is None else (_SEEDED,))
 
     def _released(self) -> int:
         return max(self._recorded, int(self._rounds_released))

@@ -22,11 +22,13 @@ class Spent:
       plan: the plan they followed.
       rounds: how many they are.
       void: why no guarantee holds for the model, or None.
+      caveats: what else its reader must know.
     """
 
     plan: PrivacyPlan
     rounds: int
     void: str | None = None
+    caveats: tuple[str, ...] = ()
 
     def trade_off(self, group_size: int = 1) -> Any:
         """The `TradeOff` of the released rounds; that of a blatant leak where the guarantee is void."""
@@ -42,7 +44,7 @@ class Spent:
 
     def guarantee(self, delta: float, group_size: int = 1) -> dict[str, Any]:
         """The guarantee as a JSON-able object (see `PrivacyPlan.guarantee`)."""
-        return self.plan.guarantee(delta, group_size, self.rounds, self.void)
+        return self.plan.guarantee(delta, group_size, self.rounds, self.void, self.caveats)
 
     def describe(self, delta: float = 1e-5, group_size: int = 1) -> str:
         """The guarantee in words."""
@@ -148,7 +150,12 @@ class PrivacyPlan:
         return guarantee.bounds(self.sampling, self.noise_multiplier, rounds, group_size, delta)
 
     def guarantee(
-        self, delta: float, group_size: int = 1, rounds: int | None = None, void: str | None = None
+        self,
+        delta: float,
+        group_size: int = 1,
+        rounds: int | None = None,
+        void: str | None = None,
+        caveats: tuple[str, ...] = (),
     ) -> dict[str, Any]:
         """The guarantee as the JSON-able object that travels with a model.
 
@@ -157,6 +164,7 @@ class PrivacyPlan:
           group_size: size of the protected group.
           rounds: rounds really released; all of the plan by default.
           void: why the guarantee does not hold for what is released, if so; ε and μ are then None.
+          caveats: warnings to add to the plan's own.
         """
         rounds = self._rounds(rounds)
         with warnings.catch_warnings():
@@ -164,11 +172,11 @@ class PrivacyPlan:
             epsilon = self.epsilon(delta, group_size, rounds)
         if math.isinf(epsilon):
             void = void or "no noise was added"
-        caveats = []
+        notes = list(caveats)
         if not void and epsilon > 10:
-            caveats.append(f"Warning: ε = {epsilon:.4g} > 10 says little about what the model gives away.")
+            notes.append(f"Warning: ε = {epsilon:.4g} > 10 says little about what the model gives away.")
         if delta * self._planned_examples() >= 1:
-            caveats.append(f"Warning: δ = {delta:g} is not below 1/N; such a δ allows giving away whole examples.")
+            notes.append(f"Warning: δ = {delta:g} is not below 1/N; such a δ allows giving away whole examples.")
         mu = self.mu(group_size, rounds)
         return {
             "sampling": self.sampling.name,
@@ -181,7 +189,7 @@ class PrivacyPlan:
             "mu": None if void else mu,
             "group_size": group_size,
             "covers": guarantee.covers(["every noisy update", "the final weights and any computation on them"], void),
-            "warnings": caveats,
+            "warnings": notes,
             "plan": self.to_config(),
             "versions": guarantee.versions(),
         }
