@@ -54,7 +54,9 @@ class Geometry:
     def gram_is_cheaper(self) -> bool:
         """Whether the Gram matrices take fewer operations than the gradients of all contributions."""
         t, pixels = self.positions, self.height * self.width
-        if self.even or self.kernel == (1, 1):
+        if self.kernel == (1, 1):
+            gram = 2 * t**2 * (self.c + self.q) + 3 * t**2
+        elif self.even:
             depth = self.c * self.stride**2
             gram = 2 * pixels**2 * depth + 2 * t**2 * self.q + 3 * t**2 * self.blocks[0] * self.blocks[1]
         else:

@@ -1,0 +1,316 @@
+"""Each layer rule against a loop over examples, one contribution at a time."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import oracles
+from tests.gradients.onepass.agreement import check, classifier, gather, onepass, perturbed
+
+layers = keras.layers
+SINGLE, PAIRS = [[0], [1], [2], [3]], [[0, 1], [2, 3]]
+few = settings(max_examples=12)
+
+
+def images(*shape, n=4):
+    return np.random.default_rng(1).normal(size=(n, *shape)).astype(np.float32)
+
+
+def draw_conv(draw, rank, most):
+    """(input size, options) of a convolution; the input has about `most` or fewer pixels a side."""
+    kernel = tuple(draw(st.integers(1, 4)) for _ in range(rank))
+    strides, dilation = (1,) * rank, (1,) * rank
+    if draw(st.booleans()):
+        strides = tuple(draw(st.integers(1, 3)) for _ in range(rank))
+        if draw(st.booleans()):
+            strides = strides[:1] * rank
+    elif draw(st.booleans()):
+        dilation = tuple(draw(st.integers(1, 2)) for _ in range(rank))
+    size = tuple(
+        draw(st.integers((k - 1) * r + 1, max(most, (k - 1) * r + 1))) for k, r in zip(kernel, dilation, strict=True)
+    )
+    padding = draw(st.sampled_from(["same", "valid"]))
+    return size, {"kernel_size": kernel, "strides": strides, "dilation_rate": dilation, "padding": padding}
+
+
+@st.composite
+def convolutions(draw, rank, most=9):
+    return draw_conv(draw, rank, most)
+
+
+class TestDense:
+    @pytest.mark.parametrize("groups", [SINGLE, PAIRS], ids=["s=1", "s=2"])
+    @pytest.mark.parametrize("shape", [(5,), (7, 5), (2, 3, 5)], ids=str)
+    @pytest.mark.parametrize("bias", [True, False])
+    def test_vectors_and_sequences(self, shape, groups, bias):
+        check(classifier(shape, layers.Dense(4, "tanh", use_bias=bias)), images(*shape), groups=groups)
+
+    @pytest.mark.parametrize("units", [2, 90])
+    def test_long_sequences_by_gradient_and_by_gram_matrix(self, units):
+        check(classifier((40, units), layers.Dense(units, "gelu")), images(40, units))
+
+    def test_lora(self):
+        dense = layers.Dense(4, "tanh")
+        model = classifier((3, 5), dense)
+        dense.enable_lora(2)
+        assert len(model.trainable_variables) == 5
+        check(perturbed(model), images(3, 5), groups=PAIRS)
+
+
+class TestConv:
+    @few
+    @given(convolutions(2), st.integers(1, 3), st.sampled_from([2, 6]), st.sampled_from([SINGLE, PAIRS]))
+    def test_conv2d(self, convolution, channels, filters, groups):
+        size, options = convolution
+        check(
+            classifier((*size, channels), layers.Conv2D(filters, activation="tanh", **options)),
+            images(*size, channels),
+            groups=groups,
+        )
+
+    @pytest.mark.parametrize("padding", ["same", "valid"])
+    @pytest.mark.parametrize(
+        ("size", "kernel", "stride", "channels", "filters"),
+        [(6, 3, 1, 40, 40), (7, 4, 2, 16, 16), (7, 3, 2, 32, 32), (4, 1, 1, 64, 64), (5, 1, 2, 64, 64)],
+        ids=str,
+    )
+    def test_conv2d_by_gram_matrix(self, size, kernel, stride, channels, filters, padding, monkeypatch):
+        from tfdpbc.gradients.onepass.rules import conv2d
+
+        used = []
+        original = conv2d.PixelGram
+        monkeypatch.setattr(conv2d, "PixelGram", lambda *a: used.append(a) or original(*a))
+        model = classifier(
+            (size, size, channels), layers.Conv2D(filters, kernel, stride, padding=padding, activation="tanh")
+        )
+        check(model, images(size, size, channels))
+        assert used  # else this tests nothing new
+
+    @pytest.mark.parametrize("groups", [SINGLE, PAIRS], ids=["s=1", "s=2"])
+    @pytest.mark.parametrize("bias", [True, False])
+    def test_groups(self, groups, bias):
+        model = classifier((6, 5, 6), layers.Conv2D(9, 3, groups=3, padding="same", use_bias=bias))
+        check(model, images(6, 5, 6), groups=groups)
+
+    @few
+    @given(convolutions(1), st.sampled_from([SINGLE, PAIRS]), st.booleans())
+    def test_conv1d(self, convolution, groups, causal):
+        size, options = convolution
+        options["padding"] = "causal" if causal else options["padding"]
+        model = classifier((*size, 2), layers.Conv1D(3, activation="tanh", **options))
+        check(model, images(*size, 2), groups=groups)
+
+    @settings(max_examples=5)
+    @given(convolutions(3, most=5), st.sampled_from([SINGLE, PAIRS]))
+    def test_conv3d(self, convolution, groups):
+        size, options = convolution
+        check(classifier((*size, 2), layers.Conv3D(3, **options)), images(*size, 2), groups=groups)
+
+    @few
+    @given(convolutions(2), st.integers(1, 2), st.sampled_from([SINGLE, PAIRS]))
+    def test_depthwise(self, convolution, multiplier, groups):
+        size, options = convolution
+        options["strides"] = options["strides"][:1] * 2  # TensorFlow knows equal strides only
+        layer = layers.DepthwiseConv2D(depth_multiplier=multiplier, activation="tanh", **options)
+        check(classifier((*size, 3), layer), images(*size, 3), groups=groups)
+
+    @settings(max_examples=6)
+    @given(convolutions(2), st.integers(1, 2), st.booleans())
+    def test_separable(self, convolution, multiplier, bias):
+        size, options = convolution
+        options["strides"] = options["strides"][:1] * 2
+        layer = layers.SeparableConv2D(4, depth_multiplier=multiplier, activation="tanh", use_bias=bias, **options)
+        check(classifier((*size, 3), layer), images(*size, 3), groups=PAIRS)
+
+    def test_one_dimensional_depthwise_and_separable(self):
+        model = classifier((9, 3), layers.DepthwiseConv1D(3), layers.SeparableConv1D(4, 2, padding="same"))
+        check(model, images(9, 3))
+
+
+class TestNormalization:
+    @pytest.mark.parametrize("groups", [SINGLE, PAIRS], ids=["s=1", "s=2"])
+    @pytest.mark.parametrize(
+        ("shape", "options"),
+        [
+            ((4, 3, 6), {"groups": 3}),
+            ((6,), {"groups": 2}),
+            ((5, 6), {"groups": -1, "scale": False}),
+            ((6, 5, 2), {"groups": 2, "axis": 1, "center": False}),
+        ],
+        ids=str,
+    )
+    def test_group(self, shape, options, groups):
+        check(classifier(shape, layers.GroupNormalization(**options)), images(*shape), groups=groups)
+
+    @pytest.mark.parametrize("groups", [SINGLE, PAIRS], ids=["s=1", "s=2"])
+    @pytest.mark.parametrize(
+        ("shape", "options"),
+        [
+            ((6,), {}),
+            ((5, 6), {"center": False}),
+            ((4, 1, 3), {"axis": [1, 3], "scale": True}),
+            ((4, 3), {"axis": 1}),
+            ((4, 3), {"scale": False}),
+        ],
+        ids=str,
+    )
+    def test_layer(self, shape, options, groups):
+        check(classifier(shape, layers.LayerNormalization(**options)), images(*shape), groups=groups)
+
+    @pytest.mark.skipif(not hasattr(layers, "RMSNormalization"), reason="this Keras has none")
+    @pytest.mark.parametrize("shape", [(6,), (5, 6)], ids=str)
+    def test_rms(self, shape):
+        check(classifier(shape, layers.RMSNormalization()), images(*shape), groups=PAIRS)
+
+
+class TestEmbedding:
+    @pytest.mark.parametrize("groups", [SINGLE, PAIRS], ids=["s=1", "s=2"])
+    @pytest.mark.parametrize("length", [6, 300])
+    def test_repeated_indices(self, length, groups):
+        """pitfall 15: an index used more than once in one example counts as the summed row."""
+        x = np.random.default_rng(2).integers(0, 9, (4, length)).astype(np.int32)
+        model = classifier((length,), layers.Embedding(9, 4), layers.Dense(2, "tanh"), dtype="int32")
+        check(model, x, groups=groups)
+
+    def test_negative_and_float_indices(self):
+        x = np.array([[0, -1, 3], [-3, 2, 2], [1, 1, 1]], np.float32)
+        check(classifier((3,), layers.Embedding(4, 5)), x)
+
+    def test_masked_positions(self):
+        """pitfall 18: positions that Keras masks change neither norms nor sums."""
+        inputs = keras.Input((5,), dtype="int32")
+        hidden = layers.Embedding(6, 4, mask_zero=True)(inputs)
+        model = perturbed(keras.Model(inputs, layers.Dense(3)(layers.GlobalAveragePooling1D()(hidden))))
+        x = np.array([[1, 2, 0, 0, 0], [3, 0, 0, 0, 0], [4, 4, 5, 1, 0]], np.int32)
+        check(model, x)
+
+    def test_lora(self):
+        embedding = layers.Embedding(6, 4)
+        model = classifier((5,), embedding, dtype="int32")
+        embedding.enable_lora(2)
+        check(perturbed(model), np.random.default_rng(2).integers(0, 6, (4, 5)).astype(np.int32), groups=PAIRS)
+
+
+class TestEinsumDense:
+    @pytest.mark.parametrize("groups", [SINGLE, PAIRS], ids=["s=1", "s=2"])
+    @pytest.mark.parametrize(
+        ("equation", "shape", "output", "bias"),
+        [
+            ("ab,bc->ac", (5,), 4, "c"),
+            ("abc,cd->abd", (3, 5), (3, 4), "d"),
+            ("abc,cde->abde", (3, 5), (3, 2, 4), "de"),
+            ("abcd,cde->abe", (3, 2, 4), (3, 5), "e"),
+            ("abc,bcd->abd", (3, 5), (3, 4), "bd"),
+            ("abc,dcb->adb", (3, 5), (4, 3), "b"),
+            ("...x,xy->...y", (3, 5), 4, None),
+        ],
+    )
+    def test_equations(self, equation, shape, output, bias, groups):
+        layer = layers.EinsumDense(equation, output, bias_axes=bias, activation="tanh")
+        check(classifier(shape, layer), images(*shape), groups=groups)
+
+    @pytest.mark.parametrize("groups", [SINGLE, PAIRS], ids=["s=1", "s=2"])
+    def test_attention(self, groups):
+        inputs = keras.Input((5, 6))
+        attended = layers.MultiHeadAttention(2, 3)(inputs, inputs)
+        model = keras.Model(inputs, layers.Dense(3)(layers.Flatten()(attended)))
+        check(perturbed(model), images(5, 6), groups=groups)
+
+    def test_grouped_query_attention(self):
+        inputs = keras.Input((5, 6))
+        kind = getattr(layers, "GroupQueryAttention", None) or layers.GroupedQueryAttention
+        model = keras.Model(inputs, layers.Dense(3)(layers.Flatten()(kind(3, 4, 2)(inputs, inputs))))
+        check(perturbed(model), images(5, 6))
+
+
+class TestPReLU:
+    @pytest.mark.parametrize("shared", [None, [1], [1, 2]], ids=str)
+    def test_shared_axes(self, shared):
+        check(classifier((3, 4, 2), layers.PReLU(shared_axes=shared)), images(3, 4, 2), groups=PAIRS)
+
+
+class TestSharedAndFrozen:
+    def test_shared_layers_sum_their_uses(self):
+        """pitfall 15: cross terms included, whatever form each use's gradients take."""
+        inputs = keras.Input((6, 6, 3))
+        convolution, dense = layers.Conv2D(3, 3, padding="same", activation="tanh"), layers.Dense(3, "tanh")
+        norm = layers.LayerNormalization()
+        once = norm(dense(convolution(inputs)))
+        twice = norm(dense(convolution(layers.AveragePooling2D(2)(convolution(once)))))
+        model = keras.Model(inputs, layers.Dense(3)(layers.Flatten()(twice)))
+        check(perturbed(model), images(6, 6, 3))
+        check(model, images(6, 6, 3), groups=PAIRS)
+
+    def test_a_shared_embedding(self):
+        first, second = keras.Input((4,), dtype="int32"), keras.Input((2,), dtype="int32")
+        table = layers.Embedding(5, 3)
+        joined = layers.Concatenate(1)([table(first), table(second)])
+        model = perturbed(keras.Model([first, second], layers.Dense(3)(layers.Flatten()(joined))))
+        rng = np.random.default_rng(3)
+        x = [rng.integers(0, 5, (4, 4)).astype(np.int32), rng.integers(0, 5, (4, 2)).astype(np.int32)]
+        check(model, x, groups=PAIRS)
+
+    def test_frozen_layers_and_weights_have_no_gradient(self):
+        """pitfall 6: what is frozen takes no part."""
+        frozen, partly = layers.Dense(5, "tanh"), layers.Dense(4, "tanh")
+        model = classifier((6,), frozen, layers.BatchNormalization(trainable=False), partly)
+        frozen.trainable = False
+        partly.bias.trainable = False
+        assert len(model.trainable_variables) == 3
+        check(model, images(6))
+
+    def test_nested_models(self):
+        inner = keras.Sequential([keras.Input((5,)), layers.Dense(4, "tanh"), layers.Dense(5)])
+        inputs = keras.Input((5,))
+        model = keras.Model(inputs, layers.Dense(3)(layers.Add()([inputs, inner(inner(inputs))])))
+        check(perturbed(model), images(5), groups=PAIRS)
+
+    def test_several_inputs_and_outputs(self):
+        image, vector = keras.Input((4, 4, 1), name="image"), keras.Input((3,), name="vector")
+        hidden = layers.Concatenate()([layers.Flatten()(layers.Conv2D(2, 3)(image)), layers.Dense(2, "tanh")(vector)])
+        outputs = {"a": layers.Dense(3, name="a")(hidden), "b": layers.Dense(1, name="b")(hidden)}
+        model = perturbed(keras.Model({"image": image, "vector": vector}, outputs))
+        x = {"image": images(4, 4, 1), "vector": images(3)}
+        y = {"a": np.arange(4) % 3, "b": images(1)}
+
+        def gradient(group):
+            with tf.GradientTape() as tape:
+                out, target = model(gather(x, group), training=True), gather(y, group)
+                squared = keras.losses.mean_squared_error(target["b"], out["b"])
+                value = tf.reduce_mean(oracles.LOSS.call(target["a"], out["a"]) + squared)
+            return oracles.flat(tape.gradient(value, model.trainable_variables))
+
+        norms, total, _ = onepass(
+            model,
+            x,
+            y,
+            PAIRS,
+            [1, 1],
+            loss={"a": oracles.LOSS, "b": "mse"},
+            blocks=[0] * len(model.trainable_variables),
+        )
+        each = [gradient(g) for g in PAIRS]
+        np.testing.assert_allclose(norms[:, 0], [np.linalg.norm(g) for g in each], rtol=1e-5)
+        np.testing.assert_allclose(oracles.flat(total), sum(each), atol=1e-5 * np.linalg.norm(sum(each)))
+
+
+def test_every_rule_works_in_float16_with_norms_in_float32():
+    """pitfall 7: float16 gradients do not overflow the norm."""
+    keras.utils.set_random_seed(1)
+    policy = "mixed_float16"
+    model = keras.Sequential(
+        [
+            keras.Input((6, 6, 4)),
+            layers.Conv2D(4, 3, dtype=policy, activation="tanh"),
+            layers.GroupNormalization(2, dtype=policy),
+            layers.Dense(4, dtype=policy),
+            layers.LayerNormalization(dtype=policy),
+            layers.Flatten(),
+            layers.Dense(3, dtype="float32"),
+        ]
+    )
+    # float16 keeps 11 bits; the loop rounds in other places.
+    check(model, images(6, 6, 4), tolerance=2e-2)
