@@ -5,6 +5,7 @@ import pytest
 
 import tfdpbc as dp
 from tests import oracles
+from tests.training.helpers import N, private
 from tfdpbc.errors import IncompatibleModel
 from tfdpbc.gradients.auto import MATERIALIZED_BYTES, _kind, contributions_per_pass
 from tfdpbc.gradients.onepass import OnePassEngine
@@ -41,8 +42,14 @@ def test_the_users_limit_counts_examples():
     sampling = dp.Shuffling(512, 16, 4)
     assert contributions_per_pass(VectorizedEngine, oracles.dense_net(), sampling, 8)[0] == 2
     assert contributions_per_pass(VectorizedEngine, oracles.dense_net(), sampling, 10**6)[0] == 16
-    with pytest.raises(IncompatibleModel, match="physical_batch_size must hold one contribution"):
-        contributions_per_pass(VectorizedEngine, oracles.dense_net(), sampling, 3)
+    assert contributions_per_pass(VectorizedEngine, oracles.dense_net(), sampling, 3)[0] == 1
+
+
+def test_a_contribution_that_mixes_its_examples_is_not_computed_in_parts():
+    net = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4), keras.layers.BatchNormalization(name="mixer")])
+    model = private(dp.Shuffling(N, 1, 6), net, statistics="unprotected", physical_batch_size=3)
+    with pytest.raises(IncompatibleModel, match="must hold one contribution.*'mixer'.*got physical_batch_size=3"):
+        model.fit(*oracles.blobs(N), verbose=0)
 
 
 def test_layers_that_abort_inside_the_map_are_not_mapped_and_named():

@@ -52,7 +52,11 @@ def build_engine(
     """
     kind, why = _kind(_validate.choice("engine", name, ENGINES), function.model, algorithm, sampling)
     k, reason = contributions_per_pass(kind, function.model, sampling, physical_batch_size)
-    engine = kind(function, algorithm, sampling.examples_divisor, block_of_variable, num_blocks, k)
+    options = {}
+    if physical_batch_size is not None and physical_batch_size < sampling.shape[1]:
+        kind, options = VectorizedEngine, {"examples_per_pass": physical_batch_size}
+        _check_divisible(function.model, algorithm, sampling.shape[1], physical_batch_size)
+    engine = kind(function, algorithm, sampling.examples_divisor, block_of_variable, num_blocks, k, **options)
     return engine, f"{engine.name} ({why}), {k} of {sampling.shape[0]} contributions at once ({reason})"
 
 
@@ -72,18 +76,14 @@ def contributions_per_pass(
 ) -> tuple[int, str]:
     """k, the contributions computed at once, and the reason for it."""
     contributions, examples = sampling.shape
+    if physical_batch_size is not None:
+        limit = _validate.integer("physical_batch_size", physical_batch_size, at_least=1)
     if contributions == 1:
         return 1, "there are no more"
     if kind is VectorizedEngine and (layer := _aborting_layer(model)) is not None:
         return 1, f"layer {layer.name!r} ({type(layer).__name__}) is not safe inside tf.vectorized_map"
     if physical_batch_size is not None:
-        limit = _validate.integer("physical_batch_size", physical_batch_size, at_least=1)
-        if limit < examples:
-            raise IncompatibleModel(
-                f"physical_batch_size must hold one contribution ({examples} examples), which is computed as a whole; "
-                f"got physical_batch_size={limit}"
-            )
-        return min(contributions, limit // examples), f"physical_batch_size={limit}"
+        return max(1, min(contributions, limit // examples)), f"physical_batch_size={limit}"
     most = MOST_EXAMPLES // examples
     if sampling.masked:
         most = min(most, -(-sampling.divisor // POISSON_PASSES))
@@ -94,6 +94,16 @@ def contributions_per_pass(
     weights = sum(math.prod(v.shape) for v in model.trainable_variables)
     k = max(1, min(contributions, most, MATERIALIZED_BYTES // (4 * weights)))
     return k, f"{4 * weights * k / 2**20:.0f} MiB of gradients"
+
+
+def _check_divisible(model: keras.Model, algorithm: Algorithm, examples: int, limit: int) -> None:
+    """A contribution of several examples may be computed in parts only if it is a sum over its examples."""
+    reasons = onepass.unsupported(model, algorithm)
+    if reasons:
+        raise IncompatibleModel(
+            f"physical_batch_size must hold one contribution ({examples} examples), which cannot be computed in parts: "
+            f"{'; '.join(reasons)}; got physical_batch_size={limit}"
+        )
 
 
 def _aborting_layer(model: keras.Model) -> Any:

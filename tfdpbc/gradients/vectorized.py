@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdpbc.algorithms import Algorithm
+from tfdpbc.gradients.accumulate import accumulate
 from tfdpbc.gradients.function import Evaluation, Examples, ModelFunction
 
 
@@ -75,6 +76,8 @@ class VectorizedEngine:
       block_of_variable: the clipping's block of each trainable variable.
       num_blocks: L.
       contributions_per_pass: k; changes memory and speed, never the result.
+      examples_per_pass: with k = 1, how many examples of the contribution are computed at once; their gradients add up,
+        so the algorithm must be a `BatchGradient` and the model must treat rows on their own (see `auto`). None: all.
     """
 
     name = "vectorized"
@@ -87,16 +90,43 @@ class VectorizedEngine:
         block_of_variable: list[int],
         num_blocks: int,
         contributions_per_pass: int,
+        examples_per_pass: int | None = None,
     ):
         self.function, self.algorithm, self.examples = function, algorithm, examples
         self.block_of_variable, self.num_blocks = tuple(block_of_variable), num_blocks
-        self.contributions_per_pass = contributions_per_pass
+        self.contributions_per_pass, self.examples_per_pass = contributions_per_pass, examples_per_pass
 
     def _one(self, leaves: tuple[Any, ...], structure: Any, weights: list[Any]) -> tuple[Any, ...]:
         batch = Examples(*tf.nest.pack_sequence_as(structure, leaves))
         gradient, evaluation = self.algorithm(self.function, weights, batch, self.examples)
         gradient = [tf.cast(g, tf.float32) for g in gradient]
         return gradient, evaluation.losses, evaluation.penalty, evaluation.outputs, evaluation.state
+
+    def _in_parts(self, one: Any, leaves: list[Any]) -> tuple[Any, ...]:
+        """One contribution, computed some examples at a time. The leaves are those of `Examples`, mask before seeds."""
+        *rows, mask, seeds = leaves
+        s, part = mask.shape[0], self.examples_per_pass
+        if part is None or part >= s:
+            return one(leaves)
+        passes = -(-s // part)
+        # Padding repeats the first example, masked, so that it is as well-behaved as the contribution itself.
+        position = tf.range(passes * part)
+        filled = tf.where(position < s, position, 0)
+        there = tf.gather(mask, filled) & (position < s)
+
+        def some(i: Any) -> tuple[Any, Any]:
+            chosen = filled[i * part : (i + 1) * part]
+            chosen.set_shape([part])
+            taken = [tf.gather(leaf, chosen) for leaf in rows]
+            now = tf.reshape(there, [passes, part])[i]
+            # Each part has random layers of its own: its number goes into the seed.
+            moved = seeds + tf.cast(i, seeds.dtype) * tf.constant([0, 0x5851F42D4C957F2D], seeds.dtype)
+            gradient, losses, penalty, outputs, state = one([*taken, now, moved])
+            return (gradient, penalty, state), (losses, outputs)
+
+        (gradient, penalty, state), rows_out = accumulate(some, passes)
+        losses, outputs = tf.nest.map_structure(lambda t: t[:s], rows_out)
+        return gradient, losses, penalty, outputs, state
 
     def contributions(self, batch: Examples) -> MaterializedContributions:
         # vectorized_map takes no None, so the batch travels as its flat leaves.
@@ -110,7 +140,7 @@ class VectorizedEngine:
             return self._one([None if leaf is None else next(left) for leaf in none_free], structure, weights)
 
         if self.contributions_per_pass == 1:
-            result = tf.nest.map_structure(lambda t: t[None], one([leaf[0] for leaf in present]))
+            result = tf.nest.map_structure(lambda t: t[None], self._in_parts(one, [leaf[0] for leaf in present]))
         else:
             with _quiet():
                 result = tf.vectorized_map(one, present)

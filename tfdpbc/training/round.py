@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfdpbc import noise
+from tfdpbc.gradients.accumulate import accumulate
 from tfdpbc.gradients.engine import Engine
-from tfdpbc.gradients.function import Evaluation, Examples, ModelFunction
+from tfdpbc.gradients.function import Examples, ModelFunction
 from tfdpbc.plan import PrivacyPlan
 
 
@@ -77,7 +78,7 @@ class Round:
             tf.reshape(t, [passes, k, *t.shape[1:]]) for t in (tf.pad(indices, padding), tf.pad(mask, padding), seeds)
         )
 
-        def one(i: Any) -> tuple[list[Any], Evaluation]:
+        def one(i: Any) -> tuple[Any, Any]:
             x, y, sample_weight = tf.nest.map_structure(lambda t: None if t is None else tf.gather(t, indices[i]), pool)
             contributions = self.engine.contributions(Examples(x, y, sample_weight, mask[i], seeds[i]))
             valid = tf.reduce_any(mask[i], axis=1)
@@ -86,40 +87,18 @@ class Round:
             evaluation = contributions.evaluation
             share = tf.cast(valid, tf.float32) / m
             state = [tf.tensordot(share, tf.cast(t, tf.float32), 1) for t in evaluation.state]
-            return contributions.weighted_sum(weights), evaluation.losses, evaluation.outputs, state
+            return (contributions.weighted_sum(weights), state), (evaluation.losses, evaluation.outputs)
 
-        if passes == 1:
-            total, losses, outputs, state = one(0)
-        else:
-            total, losses, outputs, state = self._loop(one, passes, mask)
-        losses, outputs = tf.nest.map_structure(lambda t: t[:m], (losses, outputs))
+        (total, state), rows = accumulate(one, passes, self._live(mask, passes))
+        losses, outputs = tf.nest.map_structure(lambda t: t[:m], rows)
         return total, losses, outputs, state
 
-    def _loop(self, one: Any, passes: int, mask: Any) -> tuple[Any, ...]:
-        """Runs `one` for each micro-batch that holds an example and adds up."""
-        if self.plan.sampling.masked:
-            # Padding comes last, so a Poisson round stops early: its time follows its size, its result does not.
-            occupied = tf.reduce_any(mask, axis=[1, 2])
-            live = tf.reduce_max(tf.where(occupied, tf.range(1, passes + 1), 0))
-        else:
-            live = tf.constant(passes)
-        one = tf.function(one).get_concrete_function(tf.TensorSpec([], tf.int32))  # traced once, shapes known
-        spec = one.structured_outputs
-        sums = tf.nest.map_structure(lambda t: tf.zeros(t.shape, t.dtype), (spec[0], spec[3]))
-        arrays = tf.nest.map_structure(
-            lambda t: tf.TensorArray(t.dtype, passes, element_shape=t.shape), (spec[1], spec[2])
-        )
+    def _live(self, mask: Any, passes: int) -> Any:
+        """How many micro-batches hold an example: padding comes last, so a Poisson round may stop early.
 
-        def body(i: Any, sums: Any, arrays: Any) -> tuple[Any, Any, Any]:
-            total, losses, outputs, state = one(i)
-            sums = tf.nest.map_structure(tf.add, sums, (total, state))
-            arrays = tf.nest.map_structure(lambda array, t: array.write(i, t), arrays, (losses, outputs))
-            return i + 1, sums, arrays
-
-        _, (total, state), arrays = tf.while_loop(
-            lambda i, *_: i < live, body, (tf.constant(0), sums, arrays), parallel_iterations=1
-        )
-        losses, outputs = tf.nest.map_structure(
-            lambda array: tf.reshape(array.stack(), [-1, *array.element_shape[1:]]), arrays
-        )
-        return total, losses, outputs, state
+        Its time follows its size, its result does not.
+        """
+        if not self.plan.sampling.masked:
+            return None
+        occupied = tf.reduce_any(mask, axis=[1, 2])
+        return tf.reduce_max(tf.where(occupied, tf.range(1, passes + 1), 0))
