@@ -116,7 +116,9 @@ class OnePassEngine:
             objective = tf.reduce_sum(evaluation.losses) / self.examples
         taps = [call.taps for _, _, call in recorder.calls]
         gradients, outside = tape.gradient(objective, (taps, weights))
-        self._check_all_recorded(outside)
+        stray = support.stray(function.trainable, outside)
+        if stray:
+            raise IncompatibleModel(f"engine 'onepass' cannot compute this model: {'; '.join(stray)}")
         for (_, _, call), found in zip(recorder.calls, gradients, strict=True):
             call.gradients = found
         return OnePassContributions(
@@ -126,15 +128,6 @@ class OnePassEngine:
             self.block_of_variable,
             self.num_blocks,
         )
-
-    def _check_all_recorded(self, outside: list[Any]) -> None:
-        """Weights are stopped inside recorded calls, so a gradient that still reaches one came another way."""
-        for variable, gradient in zip(self.function.trainable, outside, strict=True):
-            if gradient is not None:
-                raise IncompatibleModel(
-                    f"engine 'onepass' needs every use of a weight to be a call of its layer; {variable.path!r} is also "
-                    "used outside. Use engine='vectorized'"
-                )
 
     def _terms(self, recorder: Recorder) -> list[Term | None]:
         """The per-contribution gradient of each trainable variable, summed over its uses."""

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfdpbc.algorithms import Algorithm, BatchGradient
 from tfdpbc.gradients.onepass import operations, registry, rowwise
 from tfdpbc.gradients.onepass import rules as _built_in  # noqa: F401 (registers the rules)
+from tfdpbc.gradients.onepass.recording import Recorder, recording
 
 
 def unsupported(model: keras.Model, algorithm: Algorithm) -> list[str]:
@@ -29,7 +31,35 @@ def unsupported(model: keras.Model, algorithm: Algorithm) -> list[str]:
         reasons += [f"variable {v.path!r} belongs to no layer" for v in trainable.values()]
         if model.losses:
             reasons.append("the model adds penalties (add_loss) to its loss")
-    return reasons
+    return reasons or _stray_uses(model)
+
+
+def stray(variables: list[Any], gradients: list[Any]) -> list[str]:
+    """Weights are stopped inside recorded calls: a gradient that still reaches one came another way."""
+    return [
+        f"weight {v.path!r} is also used outside the calls of its layer"
+        for v, gradient in zip(variables, gradients, strict=True)
+        if gradient is not None
+    ]
+
+
+def _stray_uses(model: keras.Model) -> list[str]:
+    """Traces the model once, on two rows of unknown values, for weights that are used outside their layers."""
+    inputs = getattr(model, "input", None)
+    if inputs is None or any(None in t.shape[1:] for t in tf.nest.flatten(inputs)):
+        return []  # sizes are not known before there is data; the engine looks again at each pass it traces
+    variables = list(model.trainable_variables)
+    with tf.Graph().as_default():
+        x = tf.nest.map_structure(lambda t: tf.zeros([2, *t.shape[1:]], t.dtype), inputs)
+        weights = [tf.zeros(v.shape, v.dtype) for v in variables]
+        others = [tf.zeros(v.shape, v.dtype) for v in model.non_trainable_variables]
+        by_id = {id(v): w for v, w in zip(variables, weights, strict=True)}
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(weights)
+            with recording(Recorder(recorded_layers(model), tape, by_id, 2, 1)):
+                outputs, _ = model.stateless_call(weights, others, x, training=True)
+            objective = tf.add_n([tf.reduce_sum(tf.cast(t, tf.float32)) for t in tf.nest.flatten(outputs)])
+        return stray(variables, tape.gradient(objective, weights))
 
 
 def recorded_layers(model: keras.Model) -> list[tuple[Any, registry.LayerRule]]:
@@ -61,7 +91,7 @@ def _reasons(layer: Any, recorded: bool) -> list[str]:
         found = [f"in model {layer.name!r}, {reason}" for reason in operations.reasons(layer)]
     elif rule is not None:
         found = [f"{name} {reason}" for reason in rule.reasons(layer)] if recorded else []
-    elif isinstance(layer, keras.layers.BatchNormalization) and not layer.trainable:
+    elif type(layer) is keras.layers.BatchNormalization and not layer.trainable:
         found = []  # normalises with its moving statistics
     elif any(v.trainable for v in layer._trainable_variables):
         found = [f"{name} has trainable weights and no rule"]
