@@ -92,7 +92,7 @@ class Job:
         plan, done = self.plan, self.model.spent.rounds
         after = f", going on after round {done}" if done else ""
         return (
-            f"{self.config['model']} ({self.model.count_params():,} weights) on {self.config['dataset']} "
+            f"{self.config['model']} ({self.model.model.count_params():,} weights) on {self.config['dataset']} "
             f"({len(self.train.y):,} examples): {plan.epochs} epochs of {plan.rounds_per_epoch} rounds{after}, "
             f"noise multiplier {plan.noise_multiplier:.4g}"
         )
