@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfdpbc import _validate, compatibility
@@ -277,6 +278,7 @@ class PrivateModel(keras.Model):
             if self.stop_training:
                 break
         container.on_train_end(logs)
+        self.reset_metrics()  # their state is made of private data, and saving the model would save it
         return self.history
 
     def _epochs(self, epochs: int | None) -> tuple[int, int]:
@@ -309,12 +311,16 @@ class PrivateModel(keras.Model):
 
     def _prepare(self, source: Source) -> None:
         """Builds what is not built yet: the model, the optimizer, the metrics, the compiled round."""
-        import numpy as np
-
+        if self.model.built:
+            self._check_model()
         x, y, sample_weight = source.gather(np.arange(min(2, len(source))))
         if y is None:
             raise DataError("y must be given: the loss compares it with the model's output")
-        outputs = self.model(x)  # two examples: builds the weights if need be, and shows the output's structure
+        # Zeros shaped like two examples show the structures, and no layer can keep anything of the data.
+        x, y, sample_weight = tf.nest.map_structure(
+            lambda t: None if t is None else np.zeros_like(t), (x, y, sample_weight)
+        )
+        outputs = self.model(x)
         self._row_loss(y, outputs, sample_weight)
         self.built = True
         self._check_model()
