@@ -140,7 +140,7 @@ class Job:
         return "\n".join(
             [
                 f"Test accuracy {summary['accuracy']:.4f}, loss {summary['loss']:.4f}.",
-                self.plan.describe(self.config["delta"], rounds=self.model.spent.rounds),
+                self.model.spent.describe(self.config["delta"]),
                 f"Run folder: {self.path} (model/ is the SavedModel, report.html for reading)",
             ]
         )
