@@ -195,7 +195,11 @@ REFUSED = {
         lambda: keras.Sequential([keras.Input((6,), batch_size=2), keras.layers.Dense(3)]),
         "fixed batch size",
     ),
-    "recurrent layers": (lambda: model_of(keras.layers.LSTM(3), shape=(4, 6)), "LSTM"),
+    "dropout inside a recurrent layer": (lambda: model_of(keras.layers.LSTM(3, dropout=0.1), shape=(4, 6)), "dropout"),
+    "a cell of one's own": (
+        lambda: model_of(keras.layers.RNN(keras.layers.GRUCell(3)), shape=(4, 6)),
+        "RNN.*treat rows",
+    ),
 }
 
 

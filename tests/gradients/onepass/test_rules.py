@@ -129,6 +129,54 @@ class TestConv:
         model = classifier((9, 3), layers.DepthwiseConv1D(3), layers.SeparableConv1D(4, 2, padding="same"))
         check(model, images(9, 3))
 
+    @few
+    @given(convolutions(2, most=5), st.sampled_from([SINGLE, PAIRS]), st.booleans())
+    def test_transposed(self, convolution, groups, bias):
+        size, options = convolution
+        options["dilation_rate"] = 1  # TensorFlow knows no dilated transposed convolution on a CPU
+        layer = layers.Conv2DTranspose(3, activation="tanh", use_bias=bias, **options)
+        check(classifier((*size, 2), layer), images(*size, 2), groups=groups)
+
+    @pytest.mark.parametrize("padding", ["same", "valid"])
+    def test_transposed_of_one_and_three_dimensions(self, padding):
+        check(classifier((4, 2), layers.Conv1DTranspose(3, 2, strides=3, padding=padding)), images(4, 2))
+        layer = layers.Conv3DTranspose(3, 2, strides=2, padding=padding)
+        check(classifier((2, 3, 2, 2), layer), images(2, 3, 2, 2))
+
+    def test_output_padding(self):
+        layer = layers.Conv2DTranspose(3, 3, strides=2, padding="same", output_padding=1)
+        check(classifier((3, 4, 2), layer), images(3, 4, 2))
+
+
+class TestRecurrent:
+    @pytest.mark.parametrize("groups", [SINGLE, PAIRS], ids=["s=1", "s=2"])
+    @pytest.mark.parametrize("bias", [True, False])
+    @pytest.mark.parametrize("kind", [layers.SimpleRNN, layers.LSTM, layers.GRU])
+    def test_sequences(self, kind, bias, groups):
+        model = classifier((5, 3), kind(4, use_bias=bias, return_sequences=True), kind(2, go_backwards=True))
+        check(model, images(5, 3), groups=groups)
+
+    @pytest.mark.parametrize("zero", [True, False])
+    @pytest.mark.parametrize("kind", [layers.SimpleRNN, layers.LSTM, layers.GRU])
+    def test_masked_steps(self, kind, zero):
+        """pitfall 18: steps that Keras masks change neither norms nor sums."""
+        x = images(5, 3)
+        x[0, 3:], x[1, :2], x[2, 2] = 0, 0, 0
+        recurrent = kind(4, return_sequences=True, zero_output_for_mask=zero)
+        check(classifier((5, 3), layers.Masking(), recurrent, kind(2)), x)
+
+    @pytest.mark.parametrize("kind", [layers.SimpleRNN, layers.LSTM, layers.GRU])
+    def test_encoder_and_decoder(self, kind):
+        inputs = keras.Input((5, 3))
+        _, *states = kind(4, return_state=True)(inputs)
+        model = keras.Model(inputs, layers.Dense(3)(kind(4)(inputs, initial_state=states)))
+        check(perturbed(model), images(5, 3), groups=PAIRS)
+
+    @pytest.mark.parametrize("kind", [layers.SimpleRNN, layers.LSTM, layers.GRU])
+    def test_bidirectional(self, kind):
+        model = classifier((5, 3), layers.Bidirectional(kind(4, return_sequences=True)), layers.Bidirectional(kind(2)))
+        check(model, images(5, 3))
+
 
 class TestNormalization:
     @pytest.mark.parametrize("groups", [SINGLE, PAIRS], ids=["s=1", "s=2"])

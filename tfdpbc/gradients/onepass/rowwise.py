@@ -35,7 +35,9 @@ _ALWAYS = words(
 _ALONG_AXIS = ("Concatenate", "Dot", "Softmax", "UnitNormalization")
 
 # Composite layers: what they compute between their sublayers.
-_COMPOSITE = ("Attention", "AdditiveAttention", "MultiHeadAttention", "GroupedQueryAttention", "GroupQueryAttention")
+_COMPOSITE = words(
+    "Attention AdditiveAttention Bidirectional MultiHeadAttention GroupedQueryAttention GroupQueryAttention"
+)
 
 _ACTIVATIONS = words(
     """

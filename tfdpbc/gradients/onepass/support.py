@@ -101,7 +101,8 @@ def _reasons(layer: Any, recorded: bool) -> list[str]:
         found = []
     if getattr(layer, "activity_regularizer", None) is not None:
         found.append(f"{name} has an activity regularizer")
-    if any(getattr(v, "regularizer", None) is not None for v in layer._trainable_variables):
+    weights = rule.variables(layer) if recorded else layer._trainable_variables
+    if any(getattr(v, "regularizer", None) is not None for v in weights):
         found.append(f"{name} has a weight regularizer")
     if getattr(layer, "quantization_mode", None) is not None:
         found.append(f"{name} is quantized")

@@ -1,5 +1,5 @@
 """The built-in layer rules, one file per kind of layer; importing this package registers them."""
 
-from tfdpbc.gradients.onepass.rules import conv, conv2d, dense, einsum, embedding, normalization, prelu
+from tfdpbc.gradients.onepass.rules import conv, conv2d, dense, einsum, embedding, normalization, prelu, recurrent
 
-__all__ = ["conv", "conv2d", "dense", "einsum", "embedding", "normalization", "prelu"]
+__all__ = ["conv", "conv2d", "dense", "einsum", "embedding", "normalization", "prelu", "recurrent"]

@@ -1,4 +1,4 @@
-"""Convolutions of any rank, stride, padding, dilation and number of groups; depthwise and separable ones."""
+"""Convolutions of any rank, stride, padding, dilation and number of groups; transposed, depthwise and separable ones."""
 
 from __future__ import annotations
 
@@ -35,6 +35,13 @@ class DepthwiseRule(ConvRule):
 
     def kernel_term(self, layer: Any, call: Call, x: Any, d: Any) -> Term:
         return by_channel(layer, layer.kernel, call, x, d)
+
+
+class TransposedRule(ConvRule):
+    """The reverse of a convolution from output to input: the input patches are those of d, and what met them is x."""
+
+    def kernel_term(self, layer: Any, call: Call, x: Any, d: Any) -> Term:
+        return grouped(layer, call, d, x, 1)
 
 
 class SeparableRule(ConvRule):
@@ -111,9 +118,11 @@ def by_channel(layer: Any, kernel: Any, call: Call, x: Any, d: Any) -> Term:
     return Outer(tf.transpose(a, [0, 3, 1, 2]), tf.transpose(d, [0, 2, 1, 3]), assemble)
 
 
-register(keras.layers.Conv1D, ConvRule())
-register(keras.layers.Conv3D, ConvRule())
-register(keras.layers.DepthwiseConv1D, DepthwiseRule())
-register(keras.layers.DepthwiseConv2D, DepthwiseRule())
-register(keras.layers.SeparableConv1D, SeparableRule())
-register(keras.layers.SeparableConv2D, SeparableRule())
+for _layers, _rule in (
+    ((keras.layers.Conv1D, keras.layers.Conv3D), ConvRule()),
+    ((keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose, keras.layers.Conv3DTranspose), TransposedRule()),
+    ((keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D), DepthwiseRule()),
+    ((keras.layers.SeparableConv1D, keras.layers.SeparableConv2D), SeparableRule()),
+):
+    for _layer in _layers:
+        register(_layer, _rule)

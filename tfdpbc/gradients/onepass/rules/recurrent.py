@@ -1,0 +1,146 @@
+"""SimpleRNN, LSTM and GRU.
+
+The products with the input are computed for all steps before the loop and tapped there, so their gradients are those of
+the gates' pre-activations at every step; the states that the loop passed through are the recurrent kernel's inputs. Both
+kernels then are as those of a dense layer over a sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdpbc.gradients.onepass import rowwise
+from tfdpbc.gradients.onepass.recording import Call
+from tfdpbc.gradients.onepass.registry import LayerRule, register
+from tfdpbc.gradients.onepass.terms import Materialized, Outer, Term, total
+
+
+def _matrix(gradient: Any) -> Any:
+    return gradient
+
+
+class RecurrentRule(LayerRule):
+    """What the three have in common; they differ in `step`."""
+
+    def reasons(self, layer: Any) -> list[str]:
+        cell, found = layer.cell, []
+        if layer.stateful:
+            found.append("keeps its state between batches (stateful)")
+        if cell.dropout or cell.recurrent_dropout:
+            found.append("has dropout inside (put a Dropout layer before it)")
+        if not rowwise.is_rowwise_function(getattr(cell, "recurrent_activation", None)):
+            found.append("has a recurrent activation that is not known to treat rows on their own")
+        return found
+
+    def variables(self, layer: Any) -> list[Any]:
+        return list(layer.cell._trainable_variables)
+
+    def owns_sublayers(self, layer: Any) -> bool:
+        return True
+
+    def step(self, cell: Any, z: Any, inner: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
+        """New states (the output first) from the input's products `z`, the state's products `inner`, and the states."""
+        raise NotImplementedError
+
+    def biases(self, cell: Any) -> tuple[Any, Any]:
+        """(of the input's products, of the state's products), None where there is none."""
+        return cell.bias, None
+
+    def call(
+        self,
+        layer: Any,
+        tap: Callable[[Any], Any],
+        sequences: Any,
+        initial_state: Any = None,
+        mask: Any = None,
+        training: bool = False,
+    ) -> Any:
+        cell = layer.cell
+        input_bias, inner_bias = self.biases(cell)
+        dtype, n = cell.compute_dtype, sequences.shape[0]
+        if initial_state is None:
+            initial_state = layer.get_initial_state(n)
+        initial_state = initial_state if isinstance(initial_state, (list, tuple)) else [initial_state]
+        initial_state = tuple(tf.cast(t, dtype) for t in initial_state)
+        mask = mask[0] if isinstance(mask, (list, tuple)) else mask
+        mask = tf.ones(sequences.shape[:2], tf.bool) if mask is None else tf.cast(mask, tf.bool)
+        if layer.go_backwards:
+            sequences, mask = tf.reverse(sequences, [1]), tf.reverse(mask, [1])
+        kernel, recurrent = (tf.convert_to_tensor(t) for t in (cell.kernel, cell.recurrent_kernel))
+        z = tf.tensordot(tf.cast(sequences, dtype), kernel, 1)
+        z = tap(z if input_bias is None else z + input_bias)
+        # Adding a zero to the state's products at each step shows their gradients; here they may differ from the input's.
+        probe = tap(tf.zeros_like(z))
+
+        def step(carried: Any, given: Any) -> Any:
+            (last, states), (z, probe, here) = carried, given
+            inner = tf.matmul(states[0], recurrent) + probe
+            new = self.step(cell, z, inner if inner_bias is None else inner + inner_bias, states)
+            here = here[:, None]
+            skipped = tf.zeros_like(last) if layer.zero_output_for_mask else last
+            return tf.where(here, new[0], skipped), tuple(
+                tf.where(here, a, b) for a, b in zip(new, states, strict=True)
+            )
+
+        by_step = tuple(tf.transpose(t, [1, 0, *range(2, t.shape.rank)]) for t in (z, probe, mask))
+        outputs, states = tf.scan(step, by_step, (tf.zeros_like(initial_state[0]), initial_state))
+        # What each step's recurrent product saw. Nothing comes after this tap: it only keeps the tensor.
+        tap(tf.transpose(tf.concat([initial_state[0][None], states[0][:-1]], 0), [1, 0, 2]))
+        outputs = tf.cast(outputs, layer.compute_dtype)
+        output = tf.transpose(outputs, [1, 0, 2]) if layer.return_sequences else outputs[-1]
+        return (output, *(tf.cast(t[-1], layer.compute_dtype) for t in states)) if layer.return_state else output
+
+    def terms(self, layer: Any, call: Call) -> Iterable[tuple[Any, Term]]:
+        cell, x = layer.cell, call.inputs
+        x = tf.reverse(x, [1]) if layer.go_backwards else x
+        d, inner, _ = (call.positions(t) for t in call.gradients)
+        yield cell.kernel, Outer(call.positions(x), d, _matrix)
+        yield cell.recurrent_kernel, Outer(call.positions(call.taps[2]), inner, _matrix)
+        if not cell.use_bias:
+            return
+        if self.biases(cell)[1] is None:
+            yield cell.bias, total(d[:, None], cell.bias.shape)
+        else:
+            both = tf.stack([tf.reduce_sum(d, 1), tf.reduce_sum(inner, 1)], 1)
+            yield cell.bias, Materialized.of(both, cell.bias.shape)
+
+
+class SimpleRNNRule(RecurrentRule):
+    def step(self, cell: Any, z: Any, inner: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
+        z = z + inner
+        return (z if cell.activation is None else cell.activation(z),)
+
+
+class LSTMRule(RecurrentRule):
+    def step(self, cell: Any, z: Any, inner: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
+        i, f, c, o = tf.split(z + inner, 4, axis=1)
+        c = cell.recurrent_activation(f) * states[1] + cell.recurrent_activation(i) * cell.activation(c)
+        return cell.recurrent_activation(o) * cell.activation(c), c
+
+
+class GRURule(RecurrentRule):
+    """The reset gate after the product with the state (Keras's default)."""
+
+    def reasons(self, layer: Any) -> list[str]:
+        before = [] if layer.cell.reset_after else ["has reset_after=False"]
+        return super().reasons(layer) + before
+
+    def biases(self, cell: Any) -> tuple[Any, Any]:
+        return (None, None) if cell.bias is None else tuple(tf.unstack(tf.convert_to_tensor(cell.bias), 2))
+
+    def step(self, cell: Any, z: Any, inner: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
+        update, reset, candidate = tf.split(z, 3, axis=1)
+        inner_update, inner_reset, inner_candidate = tf.split(inner, 3, axis=1)
+        update = cell.recurrent_activation(update + inner_update)
+        reset = cell.recurrent_activation(reset + inner_reset)
+        candidate = cell.activation(candidate + reset * inner_candidate)
+        return (update * states[0] + (1.0 - update) * candidate,)
+
+
+register(keras.layers.SimpleRNN, SimpleRNNRule())
+register(keras.layers.LSTM, LSTMRule())
+register(keras.layers.GRU, GRURule())
