@@ -12,7 +12,7 @@ _HOMES = {
     "tradeoff": ("TradeOff", "Gaussian", "Grouped"),
     "mixture": ("GaussianMixture",),
     "participation": ("Participation", "shuffling", "subsampling"),
-    "subsampled": ("poisson",),
+    "subsampled": ("poisson", "fixed_size", "clt_mu"),
     "calibration": ("smallest_noise", "most_rounds"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

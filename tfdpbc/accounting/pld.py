@@ -1,0 +1,312 @@
+r"""Privacy loss distributions on a lattice: exact composition, pessimistic everywhere.
+
+A lattice of losses l = i·h with weights w under P, and a weight for l = ∞, stands for a pair (P, Q) that dominates the
+mechanism's; composition is the convolution of such distributions, and
+
+    δ(ε) = Pr[l = ∞] + Σ_{l > ε} w(l) (1 − e^{ε − l}).
+
+Discretisation (_rounds.py, `from_profile`) is pessimistic connect-the-dots. What the transform may get wrong, and what
+its window cuts off, is added to the weight of l = ∞. dp-accounting serves as the oracle of the tests and takes over
+any result through `to_dp_accounting`; its own convolution raises the spectrum to the power T, which multiplies
+rounding by T.
+
+Source: Koskela, Jälkö, Honkela (2020); Doroshenko, Ghazi, Kamath, Kumar, Manurangsi, "Connect the dots" (2022).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+from scipy import special
+
+from tfdpbc import _validate
+from tfdpbc.accounting import _roots, _sums
+from tfdpbc.accounting.tradeoff import ULP, TradeOff, reflect
+
+TAIL = 1e-18  # weight that may be cut from each end of a composition; it goes to the infinite loss
+MAX_SIZE = 1 << 21  # lattice points of a composition
+_HEAVY = 12  # weights that are transformed exactly
+_REFINED = 1 << 24  # terms of the transform that may be summed exactly besides
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LossDistribution:
+    """The law of the privacy loss under P, on the lattice (first + i)·step.
+
+    Attributes:
+      step: h > 0, in nats.
+      first: lattice index of the first weight.
+      weights: shape [n], >= 0.
+      infinity: the weight of an infinite loss.
+    """
+
+    step: float
+    first: int
+    weights: np.ndarray
+    infinity: float
+
+    @classmethod
+    def sparse(cls, step: float, index: np.ndarray, weights: np.ndarray, infinity: float) -> LossDistribution:
+        """From weights at some increasing lattice indices, rescaled to leave `infinity` for the infinite loss."""
+        full = np.zeros(int(index[-1] - index[0]) + 1)
+        full[index - index[0]] = weights / weights.sum() * (1 - infinity)
+        return cls(step, int(index[0]), full, infinity)
+
+    @property
+    def losses(self) -> np.ndarray:
+        """The lattice losses, shape [n]."""
+        return (self.first + np.arange(self.weights.size)) * self.step
+
+    def delta(self, epsilon: np.ndarray) -> np.ndarray:
+        """δ(ε) for a vector of any real ε, in one pass over the lattice and one over the sorted ε."""
+        order = np.argsort(epsilon)
+        anchors = np.clip(epsilon[order], self.losses[0] - self.step - 800, self.losses[-1])
+        start = np.searchsorted(self.losses, anchors, side="right")
+        losses, weights = self.losses[start[0] :], self.weights[start[0] :]
+        below = anchors[np.searchsorted(start, np.arange(start[0], self.weights.size), side="right") - 1]
+        gap = np.maximum(below - losses, -800.0)  # from the nearest anchor below: every exponent is <= 0
+        cuts = np.minimum(start - start[0], max(losses.size - 1, 0))
+        empty = np.append(np.diff(start) == 0, start[-1] == self.weights.size)
+        excess, under = np.zeros(anchors.size), np.zeros(anchors.size)
+        if losses.size:
+            excess = np.where(empty, 0.0, np.add.reduceat(weights * -np.expm1(gap), cuts))
+            under = np.where(empty, 0.0, np.add.reduceat(weights * np.exp(gap), cuts))
+        for i in range(anchors.size - 2, -1, -1):
+            between = max(anchors[i] - anchors[i + 1], -800.0)
+            excess[i] += excess[i + 1] - under[i + 1] * np.expm1(between)
+            under[i] += under[i + 1] * np.exp(between)
+        result = np.empty(epsilon.size)
+        result[order] = excess
+        return np.minimum(self.infinity + result * (1 + 256 * ULP), 1.0)
+
+    def self_compose(self, count: int) -> LossDistribution:
+        """`count` independent copies."""
+        if count == 1:
+            return self
+        return _convolved([(self, count)])
+
+    def compose(self, other: LossDistribution) -> LossDistribution:
+        """This and `other`, on the same lattice."""
+        if self.step != other.step:
+            _validate.fail("other", f"a distribution on the lattice of width {self.step}", other.step)
+        return _convolved([(self, 1), (other, 1)])
+
+    def on_lattice(self, step: float) -> LossDistribution:
+        """The same on a lattice of width `step`, not finer than its own, by connect-the-dots."""
+        if step == self.step:
+            return self
+        losses = self.losses
+        low = np.floor(losses / step).astype(np.int64)
+        inside = np.clip(losses - low * step, 0.0, step)
+        upper = self.weights * np.expm1(-inside) / np.expm1(-step)
+        first, size = int(low[0]), int(low[-1] - low[0]) + 2
+        weights = np.bincount(low - first, self.weights - upper, size) + np.bincount(low - first + 1, upper, size)
+        return LossDistribution(step, first, np.maximum(weights, 0.0), self.infinity)
+
+    def to_dp_accounting(self):
+        """The same as a dp_accounting PLDPmf (pessimistic)."""
+        from dp_accounting.pld import pld_pmf
+
+        return pld_pmf.DensePLDPmf(self.step, self.first, self.weights, self.infinity, True)
+
+
+def _convolved(factors: list[tuple[LossDistribution, int]]) -> LossDistribution:
+    step = factors[0][0].step
+    low, high = _window(factors)
+    widen = 1
+    while (high - low) // widen > MAX_SIZE:
+        widen *= 2
+    if widen > 1:
+        return _convolved([(factor.on_lattice(step * widen), count) for factor, count in factors])
+    size = _sums.smooth_size(max(2, high - low + 1))
+    logs, wrong, shift = np.zeros(size // 2 + 1, np.complex128), np.zeros(size // 2 + 1), -low
+    for factor, count in factors:
+        centre = int(np.argmax(factor.weights))
+        shift += count * (factor.first + centre)
+        mine, error = _log_spectrum(factor.weights / factor.weights.sum(), centre, size, count)
+        logs += mine
+        wrong += error
+    j = np.arange(size // 2 + 1, dtype=np.int64)
+    spectrum = np.exp(logs) * (1 + np.conj(_sums.unit_less_one(size)[-(j * (shift % size)) % size]))
+    weights = np.maximum(np.fft.irfft(spectrum, size)[: high - low + 1], 0.0)
+    noise = np.sqrt(size * np.mean((np.abs(spectrum) * np.minimum(wrong + 4 * ULP, 1.0)) ** 2))
+    finite = np.exp(sum(count * np.log1p(-factor.infinity) for factor, count in factors))
+    infinity = 1 - finite if finite < 0.9 else -np.expm1(np.log(finite))
+    infinity = min(1.0, float(infinity + 4 * TAIL + noise))
+    return LossDistribution(step, low, weights / weights.sum() * (1 - infinity), infinity)
+
+
+def _log_spectrum(weights: np.ndarray, centre: int, size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """count·log φ on the `size`-th roots of unity, indices counted from `centre`, and its rounding error.
+
+    φ − 1 comes from a transform without the heaviest weights, which are added exactly, as terms w·(u − 1): so its
+    error is relative to the light ones. Where many copies would magnify even that and φ^count still matters (for most
+    laws a few dozen low frequencies), all of φ − 1 is summed that way.
+    """
+    offsets = np.arange(weights.size, dtype=np.int64) - centre
+    unit, light = _sums.unit_less_one(size), weights.copy()
+    light[centre] = 0.0
+    less_one, wrong = _transformed(offsets, light, size)
+    logs = _sums.complex_log1p(less_one)
+    matter = np.flatnonzero(count * logs.real > -45) if count > 100 else np.zeros(0, np.int64)
+    terms = np.count_nonzero(weights)
+    if matter.size * terms < _REFINED:
+        some, weight = offsets[weights > 0], weights[weights > 0]
+        for j in matter:
+            less_one[j] = unit[(some * j) % size] @ weight
+        wrong[matter] = 4 * ULP * np.abs(less_one[matter])
+        logs[matter] = _sums.complex_log1p(less_one[matter])
+    else:
+        heavy = np.argsort(light)[-_HEAVY:]
+        added, light[heavy] = light[heavy], 0.0
+        less_one, wrong = _transformed(offsets, light, size)
+        frequency = np.arange(less_one.size, dtype=np.int64)
+        for i, weight in zip(heavy, added, strict=True):
+            less_one += weight * unit[(offsets[i] * frequency) % size]
+        wrong += 4 * ULP * np.abs(less_one)
+        logs = _sums.complex_log1p(less_one)
+    return count * logs, count * wrong + ULP * np.abs(count * logs)
+
+
+def _transformed(offsets: np.ndarray, weights: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Σ w (u^offset − 1) on the roots of unity by one fast transform, and its rounding error."""
+    result = np.fft.rfft(np.bincount(offsets % size, weights, size)) - weights.sum()
+    error = 4 * ULP * (np.sqrt(np.log2(size) * (weights @ weights)) + weights.sum())
+    return result, error + 4 * ULP * np.abs(result)
+
+
+def _window(factors: list[tuple[LossDistribution, int]]) -> tuple[int, int]:
+    """The range of lattice indices that the sum leaves at either end with probability at most TAIL."""
+    least = sum(factor.first * count for factor, count in factors)
+    most = sum((factor.first + factor.weights.size - 1) * count for factor, count in factors)
+    if most - least < 1 << 12:
+        return least, most
+    laws = []
+    for factor, count in factors:
+        keep = factor.weights > 0
+        index = np.flatnonzero(keep).astype(np.float64)
+        weights = factor.weights[keep] / factor.weights.sum()
+        centre = float(index @ weights)
+        spread = float(np.sqrt(((index - centre) ** 2) @ weights)) or 1.0
+        laws.append((index - centre, np.log(weights), factor.first + centre, spread, count))
+    total = np.sqrt(sum(count * spread**2 for *_, spread, count in laws))
+    # Chernoff's bound is optimal at t = (distance in deviations)/deviation, about 9; any t is valid.
+    t = np.geomspace(0.01, 30, 48) / total
+
+    def log_moment(values: np.ndarray) -> np.ndarray:
+        return np.array([sum(law[-1] * (_log_mean(law, v) + v * law[2]) for law in laws) for v in values])
+
+    slack = -np.log(TAIL)
+    high = np.min((log_moment(t) + slack) / t)
+    low = np.max(-(log_moment(-t) + slack) / t)
+    return max(least, int(np.floor(low))), min(most, int(np.ceil(high)))
+
+
+def _log_mean(law, t: float) -> float:
+    offsets, log_weights = law[0], law[1]
+    exponents = t * offsets
+    if max(-exponents[0], exponents[-1], -exponents[-1], exponents[0]) < 1:
+        return float(np.log1p(np.exp(log_weights) @ np.expm1(exponents)))
+    return float(special.logsumexp(exponents + log_weights))
+
+
+class LossTradeOff(TradeOff):
+    """The trade-off function of pairs given by loss distributions: one per direction (only one where they are equal).
+
+    Args:
+      directions: the loss distributions that have to be covered; δ(ε) is the largest of theirs.
+      renyi: order ↦ a bound on the Rényi divergence, if it is known better than from the lattice, on which an infinite
+        loss has some weight, so that no order is finite there.
+    """
+
+    def __init__(self, directions: list[LossDistribution], renyi: Callable[[float], float] | None = None):
+        self.directions = list(directions)
+        self._renyi_of = renyi
+        self._lines: tuple[np.ndarray, np.ndarray] | None = None
+
+    def _delta(self, epsilon):
+        size = np.abs(epsilon)
+        largest = np.max([direction.delta(size) for direction in self.directions], axis=0)
+        return reflect(epsilon, largest)
+
+    def _epsilon(self, delta):
+        if max(direction.infinity for direction in self.directions) >= delta:
+            return np.inf
+        # At the largest loss the profile is `infinity` alone. Two passes over a whole grid of ε, then the root between.
+        low, high = 0.0, max(0.0, *(float(direction.losses[-1]) for direction in self.directions))
+        for _ in range(2):
+            grid = np.linspace(low, high, 256)
+            kept = self._delta(grid) <= delta
+            if kept[0]:
+                return float(low)
+            low, high = grid[int(np.argmax(kept)) - 1 :][:2]
+
+        def excess(epsilon: float) -> float:
+            value = float(self._delta(np.array([epsilon]))[0])
+            return np.log(value) - np.log(delta) if value > 0 else -np.inf
+
+        return _roots.crossing(excess, float(low), float(high))
+
+    def _f(self, alpha):
+        # Each (ε, δ(ε)) is a pair of lines below f; the best of a few thousand is a lower bound on f.
+        if self._lines is None:
+            top = max(float(direction.losses[-1]) for direction in self.directions)
+            near, far = np.geomspace(max(top, 1e-6) * 1e-7, max(top, 1e-6), 1500), np.linspace(0, top, 1500)
+            epsilon = np.unique(np.maximum(np.concatenate([near, far]), 0.0))
+            self._lines = epsilon, self._delta(epsilon)
+        epsilon, delta = self._lines
+        with np.errstate(over="ignore", invalid="ignore"):
+            steep = 1 - delta - np.where(alpha[:, None] > 0, np.exp(epsilon) * alpha[:, None], 0.0)
+        flat = np.exp(-epsilon) * (1 - delta - alpha[:, None])
+        return np.clip(np.maximum(steep, flat).max(axis=1) - 4 * ULP, 0.0, np.maximum(1 - alpha, 0.0))
+
+    def _renyi(self, order):
+        return np.inf if self._renyi_of is None else self._renyi_of(order)
+
+    def __repr__(self):
+        sizes = "+".join(str(direction.weights.size) for direction in self.directions)
+        return f"LossTradeOff(step={self.directions[0].step:g}, size={sizes})"
+
+
+def from_profile(profile: Callable[[np.ndarray], np.ndarray], step: float, top: float) -> LossDistribution:
+    """Connect-the-dots of a symmetric pair given by its δ(ε), on the losses −top..top.
+
+    The weight of (l, l + h] under P is split so that δ is exact on the lattice; beyond `top` it is infinite.
+    """
+    count = int(np.ceil(top / step))
+    epsilon = np.arange(-count, count + 1) * step
+    delta = np.minimum.accumulate(np.clip(profile(epsilon), 0.0, 1.0))
+    slope = -np.diff(delta) / np.expm1(step)  # e^ε-slopes, in units of the left end
+    upper = np.append(slope * np.exp(step), 0.0)
+    weights = np.concatenate([[1 - delta[0]], upper[:-1]]) - np.append(slope, 0.0)
+    weights = np.maximum(weights, 0.0)
+    infinity = float(delta[-1])
+    return LossDistribution(step, -count, weights / weights.sum() * (1 - infinity), infinity)
+
+
+def compose(first: TradeOff, second: TradeOff) -> LossTradeOff:
+    """f ⊗ g for trade-off functions of any kind, direction by direction, on the coarser of their lattices."""
+    pair = (first, second)
+    steps = [trade_off.directions[0].step for trade_off in pair if isinstance(trade_off, LossTradeOff)]
+    reach = [None if isinstance(trade_off, LossTradeOff) else _reach(trade_off) for trade_off in pair]
+    longest = max((r for r in reach if r is not None), default=0.0)
+    step = max([*steps, longest / 500_000]) if steps else max(longest, 1e-9) / 20_000
+    laws = []
+    for trade_off, top in zip(pair, reach, strict=True):
+        own = trade_off.directions if top is None else [from_profile(trade_off.delta, step, top)]
+        laws.append([law.on_lattice(step) for law in own])
+    count = max(map(len, laws))
+    mine, theirs = (own * count if len(own) == 1 else own for own in laws)
+    directions = [a.compose(b) for a, b in zip(mine, theirs, strict=True)]
+    return LossTradeOff(directions, lambda order: first.renyi(order) + second.renyi(order))
+
+
+def _reach(trade_off: TradeOff) -> float:
+    """An ε beyond which the profile is (nearly) flat; what is left of it becomes an infinite loss."""
+    for delta in (1e-15, 1e-13, 1e-11, 1e-9, 1e-6):
+        epsilon = trade_off.epsilon(delta)
+        if np.isfinite(epsilon):
+            return max(epsilon, 1e-9)
+    return 1.0
