@@ -191,10 +191,10 @@ def test_huge_noise():
 def test_the_largest_case_of_the_issue_is_answered_in_two_seconds_and_500_megabytes():
     shuffled(100, 2, 5, 10, 3).epsilon(1e-5)  # imports and caches are not what is measured
     tracemalloc.start()
-    begun = time.perf_counter()
+    begun = time.process_time()
     found = shuffled(1_000_000, 64, 16, 97_600, 64)
     epsilon, f = found.epsilon(1e-5), found.f(0.5)
-    seconds = time.perf_counter() - begun
+    seconds = time.process_time() - begun
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert epsilon == pytest.approx(1025.5722, rel=1e-6) and f >= 0

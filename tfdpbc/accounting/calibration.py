@@ -44,10 +44,13 @@ def smallest_noise(
     start = _validate.number("start", start, at_least=lowest, at_most=highest)
 
     good, bad = _bracket(epsilon_of, epsilon, lowest, highest, start)
+    width = bad[0] / good[0] if bad else 1.0
     for step in range(_STEPS):
         if bad is None or good[1] >= (1 - tolerance) * epsilon or good[0] <= bad[0] * (1 + 1e-12):
             break
-        share = _share(good, bad, (1 - tolerance / 2) * epsilon) if step % 3 < 2 else 0.5
+        share = _share(good, bad, (1 - tolerance / 2) * epsilon)
+        if step % 3 == 2:  # interpolation that creeps towards one end is helped out by a bisection
+            share, width = (0.5 if bad[0] / good[0] < width**0.25 else share), bad[0] / good[0]
         noise = float(good[0] * (bad[0] / good[0]) ** share)
         value = epsilon_of(noise)
         if value <= epsilon:

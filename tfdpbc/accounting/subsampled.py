@@ -23,6 +23,7 @@ from tfdpbc.accounting.tradeoff import Gaussian, TradeOff
 
 _FINE = 40  # lattice points per standard deviation of one round's loss: inflates its variance by about 1e-4
 _CELLS = 1 << 20  # lattice points of one round
+_WIDE = 1 << 16  # cells of one round that may have the greatest width
 _TOTAL = 1 << 20  # lattice points of all rounds
 
 
@@ -168,4 +169,4 @@ def lattice(pair: _rounds.Pair, rounds: int) -> tuple[float, float]:
     hit = float(pair.shift[pair.shift > 0][0])
     total = min(rounds * float(ends[1] - ends[0]), 25 * deviation * np.sqrt(rounds) + float(ends[1] - ends[0]))
     step = max(min(deviation, hit) / _FINE, (ends[1] - ends[0]) / _CELLS, total / _TOTAL, 1e-12)
-    return float(step), float(max(step, hit / _FINE))
+    return float(step), float(max(step, hit / _FINE, (ends[1] - ends[0]) / _WIDE))
