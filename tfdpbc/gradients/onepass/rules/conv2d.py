@@ -22,7 +22,7 @@ from tfdpbc.gradients.onepass.recording import Call
 from tfdpbc.gradients.onepass.registry import register
 from tfdpbc.gradients.onepass.rules.conv import ConvRule, grouped
 from tfdpbc.gradients.onepass.rules.patches import padded
-from tfdpbc.gradients.onepass.terms import Materialized, Term, scaled
+from tfdpbc.gradients.onepass.terms import Materialized, Term, not_negative, scaled
 
 
 class Conv2DRule(ConvRule):
@@ -126,8 +126,7 @@ class PixelGram:
         self.geometry, self.x, self.d = geometry, x, d
         flat = tf.reshape(d, [d.shape[0], geometry.positions, geometry.q])
         product = self._patch_gram() * tf.matmul(flat, flat, transpose_b=True)
-        # The square of nearly nothing may be rounded below 0.
-        self.squares = tf.maximum(tf.reduce_sum(product, [1, 2]), 0.0)
+        self.squares = not_negative(tf.reduce_sum(product, [1, 2]))
 
     def _patch_gram(self) -> Any:
         """Inner products of the patches of each two positions, ``[n, T, T]``."""

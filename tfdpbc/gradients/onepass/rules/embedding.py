@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdpbc.gradients.onepass.recording import Call
 from tfdpbc.gradients.onepass.registry import LayerRule, register
-from tfdpbc.gradients.onepass.terms import MEMORY_COST, Outer, Term, scaled
+from tfdpbc.gradients.onepass.terms import MEMORY_COST, Outer, Term, not_negative, scaled
 
 
 class Lookup:
@@ -28,7 +28,7 @@ class Lookup:
         if positions * (2 * q + MEMORY_COST) <= 20 * MEMORY_COST * q:
             same = tf.cast(indices[:, :, None] == indices[:, None, :], tf.float32)
             squares = tf.reduce_sum(same * tf.matmul(d, d, transpose_b=True), [1, 2])
-            self.squares = tf.maximum(squares, 0.0)
+            self.squares = not_negative(squares)
         else:
             self.squares = self._by_sorting()
 
