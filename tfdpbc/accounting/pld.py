@@ -22,8 +22,8 @@ import numpy as np
 from scipy import special
 
 from tfdpbc import _validate
-from tfdpbc.accounting import _roots, _sums
-from tfdpbc.accounting.tradeoff import ULP, TradeOff, reflect
+from tfdpbc.accounting import _sums
+from tfdpbc.accounting._gaussian import ULP
 
 TAIL = 1e-18  # weight that may be cut from each end of a composition; it goes to the infinite loss
 MAX_SIZE = 1 << 21  # lattice points of a composition
@@ -212,64 +212,6 @@ def _log_mean(law, t: float) -> float:
     return float(special.logsumexp(exponents + log_weights))
 
 
-class LossTradeOff(TradeOff):
-    """The trade-off function of pairs given by loss distributions: one per direction (only one where they are equal).
-
-    Args:
-      directions: the loss distributions that have to be covered; δ(ε) is the largest of theirs.
-      renyi: order ↦ a bound on the Rényi divergence, if it is known better than from the lattice, on which an infinite
-        loss has some weight, so that no order is finite there.
-    """
-
-    def __init__(self, directions: list[LossDistribution], renyi: Callable[[float], float] | None = None):
-        self.directions = list(directions)
-        self._renyi_of = renyi
-        self._lines: tuple[np.ndarray, np.ndarray] | None = None
-
-    def _delta(self, epsilon):
-        size = np.abs(epsilon)
-        largest = np.max([direction.delta(size) for direction in self.directions], axis=0)
-        return reflect(epsilon, largest)
-
-    def _epsilon(self, delta):
-        if max(direction.infinity for direction in self.directions) >= delta:
-            return np.inf
-        # At the largest loss the profile is `infinity` alone. Two passes over a whole grid of ε, then the root between.
-        low, high = 0.0, max(0.0, *(float(direction.losses[-1]) for direction in self.directions))
-        for _ in range(2):
-            grid = np.linspace(low, high, 256)
-            kept = self._delta(grid) <= delta
-            if kept[0]:
-                return float(low)
-            low, high = grid[int(np.argmax(kept)) - 1 :][:2]
-
-        def excess(epsilon: float) -> float:
-            value = float(self._delta(np.array([epsilon]))[0])
-            return np.log(value) - np.log(delta) if value > 0 else -np.inf
-
-        return _roots.crossing(excess, float(low), float(high))
-
-    def _f(self, alpha):
-        # Each (ε, δ(ε)) is a pair of lines below f; the best of a few thousand is a lower bound on f.
-        if self._lines is None:
-            top = max(float(direction.losses[-1]) for direction in self.directions)
-            near, far = np.geomspace(max(top, 1e-6) * 1e-7, max(top, 1e-6), 1500), np.linspace(0, top, 1500)
-            epsilon = np.unique(np.maximum(np.concatenate([near, far]), 0.0))
-            self._lines = epsilon, self._delta(epsilon)
-        epsilon, delta = self._lines
-        with np.errstate(over="ignore", invalid="ignore"):
-            steep = 1 - delta - np.where(alpha[:, None] > 0, np.exp(epsilon) * alpha[:, None], 0.0)
-        flat = np.exp(-epsilon) * (1 - delta - alpha[:, None])
-        return np.clip(np.maximum(steep, flat).max(axis=1) - 4 * ULP, 0.0, np.maximum(1 - alpha, 0.0))
-
-    def _renyi(self, order):
-        return np.inf if self._renyi_of is None else self._renyi_of(order)
-
-    def __repr__(self):
-        sizes = "+".join(str(direction.weights.size) for direction in self.directions)
-        return f"LossTradeOff(step={self.directions[0].step:g}, size={sizes})"
-
-
 def from_profile(profile: Callable[[np.ndarray], np.ndarray], step: float, top: float) -> LossDistribution:
     """Connect-the-dots of a symmetric pair given by its δ(ε), on the losses −top..top.
 
@@ -284,29 +226,3 @@ def from_profile(profile: Callable[[np.ndarray], np.ndarray], step: float, top: 
     weights = np.maximum(weights, 0.0)
     infinity = float(delta[-1])
     return LossDistribution(step, -count, weights / weights.sum() * (1 - infinity), infinity)
-
-
-def compose(first: TradeOff, second: TradeOff) -> LossTradeOff:
-    """f ⊗ g for trade-off functions of any kind, direction by direction, on the coarser of their lattices."""
-    pair = (first, second)
-    steps = [trade_off.directions[0].step for trade_off in pair if isinstance(trade_off, LossTradeOff)]
-    reach = [None if isinstance(trade_off, LossTradeOff) else _reach(trade_off) for trade_off in pair]
-    longest = max((r for r in reach if r is not None), default=0.0)
-    step = max([*steps, longest / 500_000]) if steps else max(longest, 1e-9) / 20_000
-    laws = []
-    for trade_off, top in zip(pair, reach, strict=True):
-        own = trade_off.directions if top is None else [from_profile(trade_off.delta, step, top)]
-        laws.append([law.on_lattice(step) for law in own])
-    count = max(map(len, laws))
-    mine, theirs = (own * count if len(own) == 1 else own for own in laws)
-    directions = [a.compose(b) for a, b in zip(mine, theirs, strict=True)]
-    return LossTradeOff(directions, lambda order: first.renyi(order) + second.renyi(order))
-
-
-def _reach(trade_off: TradeOff) -> float:
-    """An ε beyond which the profile is (nearly) flat; what is left of it becomes an infinite loss."""
-    for delta in (1e-15, 1e-13, 1e-11, 1e-9, 1e-6):
-        epsilon = trade_off.epsilon(delta)
-        if np.isfinite(epsilon):
-            return max(epsilon, 1e-9)
-    return 1.0

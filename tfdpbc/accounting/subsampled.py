@@ -18,8 +18,8 @@ from scipy import special
 from tfdpbc import _validate
 from tfdpbc.accounting import _rounds
 from tfdpbc.accounting._series import log_choose
-from tfdpbc.accounting.pld import LossDistribution, LossTradeOff
-from tfdpbc.accounting.tradeoff import Gaussian, TradeOff
+from tfdpbc.accounting.pld import LossDistribution
+from tfdpbc.accounting.tradeoff import Gaussian, LossTradeOff, TradeOff
 
 _FINE = 40  # lattice points per standard deviation of one round's loss: inflates its variance by about 1e-4
 _CELLS = 1 << 20  # lattice points of one round

@@ -19,12 +19,9 @@ import numpy as np
 from scipy import special
 
 from tfdpbc import _validate
-from tfdpbc.accounting import _roots
-
-ULP = float(np.finfo(np.float64).eps)
-TINY = float(np.finfo(np.float64).smallest_subnormal)
-_SQRT_HALF = np.sqrt(0.5)
-_GAUSS = tuple(x / 2 + y for x, y in zip(special.roots_legendre(8), (0.5, 0.0), strict=True))  # on [0, 1]
+from tfdpbc.accounting import _roots, pld
+from tfdpbc.accounting._gaussian import ULP, gaussian_delta, gaussian_epsilon_bound, gaussian_f, reflect
+from tfdpbc.accounting.pld import LossDistribution
 
 
 class TradeOff(abc.ABC):
@@ -73,9 +70,7 @@ class TradeOff(abc.ABC):
     def compose(self, other: TradeOff) -> TradeOff:
         """f ⊗ g: both mechanisms run on the same data, the second one possibly chosen by the first's output."""
         _validate.instance("other", other, TradeOff, "a TradeOff")
-        from tfdpbc.accounting import pld  # pulls in dp-accounting, which most callers never need
-
-        return pld.compose(self, other)
+        return compose(self, other)
 
     def group(self, size: int) -> TradeOff:
         """What remains for groups of `size` examples: 1 − (1 − f)^{∘size} (Dong, Roth, Su, Theorem 2.14).
@@ -103,8 +98,7 @@ class TradeOff(abc.ABC):
 
     def _epsilon(self, delta: float) -> float:
         def excess(epsilon: float) -> float:
-            value = float(self._delta(np.array([epsilon]))[0])
-            return np.log(value) - np.log(delta) if value > 0 else -np.inf
+            return log_excess(float(self._delta(np.array([epsilon]))[0]), delta)
 
         if excess(0.0) <= 0:
             return 0.0
@@ -176,69 +170,6 @@ class Gaussian(TradeOff):
         return f"Gaussian(mu={self._mu!r})"
 
 
-def gaussian_f(alpha: np.ndarray, mu: float) -> np.ndarray:
-    """G_μ(α), rounded down by a bound on the rounding error of its float64 evaluation."""
-    if np.isinf(mu):
-        return np.zeros_like(alpha)
-    if mu == 0:
-        return 1.0 - alpha
-    quantile = -special.ndtri(alpha)
-    with np.errstate(invalid="ignore"):
-        x = quantile - mu
-        slack = ULP * (4 + 4 * np.abs(x) * (np.abs(quantile) + mu))
-        result = special.ndtr(x) * (1 - np.minimum(slack, 1.0))
-    return np.where(alpha == 0, 1.0, np.where(alpha == 1, 0.0, np.minimum(result, 1.0 - alpha)))
-
-
-def gaussian_delta(epsilon: np.ndarray, mu) -> np.ndarray:
-    r"""δ_{G_μ}(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) for every real ε, rounded up; `mu` broadcasts against `epsilon`.
-
-    With R the Mills ratio, e^ε Φ(−μ/2 − ε/μ) = φ(a) R(μ/2 + ε/μ) for a = μ/2 − ε/μ (the exponential is absorbed before
-    it can overflow), so for a <= 0 the two terms share the factor φ(a) and nothing cancels but a difference of Mills
-    ratios.
-    """
-    epsilon, mu = np.broadcast_arrays(np.asarray(epsilon, np.float64), np.asarray(mu, np.float64))
-    size = np.abs(epsilon)
-    with np.errstate(all="ignore"):
-        ratio = size / mu
-        a, b = mu / 2 - ratio, mu / 2 + ratio
-        density = 0.5 * np.exp(-a * a / 2)
-        second = density * special.erfcx(b * _SQRT_HALF)
-        first = np.where(a <= 0, density * special.erfcx(-a * _SQRT_HALF), special.ndtr(a))
-        slack = ULP * (first * (4 + 4 * np.abs(a) * b) + 4 * second)
-        result = np.clip(first - second + slack, TINY, 1.0)
-        small = (mu < 0.1) & (mu > 0) & np.isfinite(size)
-        if small.any():
-            result = result.copy()
-            result[small] = np.maximum(_small_mu_delta(a[small], mu[small]), TINY)
-    # The limits, where the formula above is 0/0: no privacy at all, perfect privacy, ε = ∞.
-    result = np.where(np.isinf(mu) | np.isinf(b) & (a > 0), 1.0, result)
-    result = np.where((mu == 0) | np.isinf(size) & np.isfinite(mu), 0.0, result)
-    return reflect(epsilon, result)
-
-
-def _small_mu_delta(a: np.ndarray, mu: np.ndarray) -> np.ndarray:
-    """The same for small μ, where the two Mills ratios are nearly equal: φ(a) ∫_0^μ (1 − tR(t)) dt over t = −a + [0, μ]."""
-    nodes, weights = _GAUSS
-    t = -a[..., None] + mu[..., None] * nodes
-    slope = 1 - t * np.sqrt(np.pi / 2) * special.erfcx(t * _SQRT_HALF)
-    mean = np.maximum(slope, 0.0) @ weights
-    rounding = ULP * (8 + 8 * (1 + a * a) * mean)
-    return np.exp(-a * a / 2) / np.sqrt(2 * np.pi) * mu * (mean + rounding)
-
-
-def reflect(epsilon: np.ndarray, delta_of_size: np.ndarray) -> np.ndarray:
-    """δ(ε) from δ(|ε|) for a symmetric trade-off function: δ(−ε) = 1 − e^{−ε} + e^{−ε} δ(ε)."""
-    size = np.abs(epsilon)
-    return np.where(epsilon < 0, -np.expm1(-size) + np.exp(-size) * delta_of_size, delta_of_size)
-
-
-def gaussian_epsilon_bound(delta: float, mu: float) -> float:
-    """An upper bound on epsilon(delta) of G_μ, from δ(ε) <= Φ(μ/2 − ε/μ)."""
-    bound = mu * mu / 2 - mu * float(special.ndtri(delta))
-    return max(bound, TINY) * (1 + 1e-9) if np.isfinite(bound) else 1.0
-
-
 class Grouped(TradeOff):
     """1 − (1 − f)^{∘size}, evaluated by bounds that are valid whatever f is, and tight for Gaussians.
 
@@ -287,6 +218,97 @@ class Grouped(TradeOff):
 
     def __repr__(self):
         return f"{self._base!r}.group({self._size})"
+
+
+class LossTradeOff(TradeOff):
+    """The trade-off function of pairs given by loss distributions: one per direction (only one where they are equal).
+
+    Args:
+      directions: the loss distributions that have to be covered; δ(ε) is the largest of theirs.
+      renyi: order ↦ a bound on the Rényi divergence, if it is known better than from the lattice, on which an infinite
+        loss has some weight, so that no order is finite there.
+    """
+
+    def __init__(self, directions: list[LossDistribution], renyi: Callable[[float], float] | None = None):
+        self.directions = list(directions)
+        self._renyi_of = renyi
+        self._lines: tuple[np.ndarray, np.ndarray] | None = None
+
+    def _delta(self, epsilon):
+        size = np.abs(epsilon)
+        largest = np.max([direction.delta(size) for direction in self.directions], axis=0)
+        return reflect(epsilon, largest)
+
+    def _epsilon(self, delta):
+        if max(direction.infinity for direction in self.directions) >= delta:
+            return np.inf
+        # At the largest loss the profile is `infinity` alone. Two passes over a whole grid of ε, then the root between.
+        low, high = 0.0, max(0.0, *(float(direction.losses[-1]) for direction in self.directions))
+        for _ in range(2):
+            grid = np.linspace(low, high, 256)
+            kept = self._delta(grid) <= delta
+            if kept[0]:
+                return float(low)
+            low, high = grid[int(np.argmax(kept)) - 1 :][:2]
+
+        def excess(epsilon: float) -> float:
+            return log_excess(float(self._delta(np.array([epsilon]))[0]), delta)
+
+        return _roots.crossing(excess, float(low), float(high))
+
+    def _f(self, alpha):
+        # Each (ε, δ(ε)) is a pair of lines below f; the best of a few thousand is a lower bound on f.
+        if self._lines is None:
+            top = max(float(direction.losses[-1]) for direction in self.directions)
+            near, far = np.geomspace(max(top, 1e-6) * 1e-7, max(top, 1e-6), 1500), np.linspace(0, top, 1500)
+            epsilon = np.unique(np.maximum(np.concatenate([near, far]), 0.0))
+            self._lines = epsilon, self._delta(epsilon)
+        epsilon, delta = self._lines
+        with np.errstate(over="ignore", invalid="ignore"):
+            steep = 1 - delta - np.where(alpha[:, None] > 0, np.exp(epsilon) * alpha[:, None], 0.0)
+        flat = np.exp(-epsilon) * (1 - delta - alpha[:, None])
+        return np.clip(np.maximum(steep, flat).max(axis=1) - 4 * ULP, 0.0, np.maximum(1 - alpha, 0.0))
+
+    def _renyi(self, order):
+        return np.inf if self._renyi_of is None else self._renyi_of(order)
+
+    def __repr__(self):
+        sizes = "+".join(str(direction.weights.size) for direction in self.directions)
+        return f"LossTradeOff(step={self.directions[0].step:g}, size={sizes})"
+
+
+def compose(first: TradeOff, second: TradeOff) -> LossTradeOff:
+    """f ⊗ g for trade-off functions of any kind, direction by direction, on the coarser of their lattices."""
+    pair = (first, second)
+    steps = [trade_off.directions[0].step for trade_off in pair if isinstance(trade_off, LossTradeOff)]
+    reach = [None if isinstance(trade_off, LossTradeOff) else _reach(trade_off) for trade_off in pair]
+    longest = max((r for r in reach if r is not None), default=0.0)
+    step = max([*steps, longest / 500_000]) if steps else max(longest, 1e-9) / 20_000
+    laws = []
+    for trade_off, top in zip(pair, reach, strict=True):
+        own = trade_off.directions if top is None else [pld.from_profile(trade_off.delta, step, top)]
+        laws.append([law.on_lattice(step) for law in own])
+    count = max(map(len, laws))
+    mine, theirs = (own * count if len(own) == 1 else own for own in laws)
+    directions = [a.compose(b) for a, b in zip(mine, theirs, strict=True)]
+    return LossTradeOff(directions, lambda order: first.renyi(order) + second.renyi(order))
+
+
+def _reach(trade_off: TradeOff) -> float:
+    """An ε beyond which the profile is (nearly) flat; what is left of it becomes an infinite loss."""
+    for delta in (1e-15, 1e-13, 1e-11, 1e-9, 1e-6):
+        epsilon = trade_off.epsilon(delta)
+        if np.isfinite(epsilon):
+            return max(epsilon, 1e-9)
+    return 1.0
+
+
+def log_excess(value: float, delta: float) -> float:
+    """log(value/delta), positive exactly where value > delta: a difference of logarithms may round to the wrong side."""
+    if value <= 0:
+        return -np.inf
+    ratio = float(np.log(value) - np.log(delta))
+    return max(ratio, ULP) if value > delta else min(ratio, 0.0)
 
 
 def minimise(function: Callable[[float], float], low: float, high: float, steps: int = 40) -> float:
