@@ -27,6 +27,7 @@ _UNPROTECTED = (
     "only the noisy updates are private"
 )
 _SEEDED = "Warning: the run was seeded; the guarantee holds only against those who do not know the seed."
+_FROZEN = ("model", "plan", "algorithm", "engine", "statistics", "streams")
 _REFUSED = {
     "batch_size": "the plan's sampling draws the batches",
     "shuffle": "the plan's sampling draws the batches",
@@ -69,6 +70,8 @@ class PrivateModel(keras.Model):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        if keras.backend.backend() != "tensorflow":
+            raise RuntimeError(f"tfdpbc needs the TensorFlow backend of Keras; got {keras.backend.backend()!r}")
         self.model = _validate.instance("model", model, keras.Model, "a Keras model")
         self.plan = _validate.instance("plan", plan, PrivacyPlan, "a PrivacyPlan")
         self.algorithm = BatchGradient() if algorithm is None else algorithm
@@ -81,14 +84,22 @@ class PrivateModel(keras.Model):
         # Counted in Python, so that restoring old weights can't lower it; mirrored in a variable, so that it is saved.
         self._recorded = 0
         self._unfinished: int | None = None  # epoch whose draws this process holds
+        self._voided = False  # raw statistics were written once; nothing takes that back
+        self._fitting = False
         self._rounds_released = self.add_weight(
             shape=(), dtype="int64", initializer="zeros", trainable=False, name="rounds_released"
         )
         self._rounds: loop.Rounds | None = None
+        self._trained: list[int] = []
         self.engine_reason = ""
         if model.built:
             self._check_model()
             self.built = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FROZEN and name in self.__dict__:
+            raise AttributeError(f"{name} of a PrivateModel is fixed: the rounds already released were drawn under it")
+        super().__setattr__(name, value)
 
     # What Keras calls.
 
@@ -159,29 +170,43 @@ class PrivateModel(keras.Model):
             raise NotImplementedError(
                 "a PrivateModel with a user-defined algorithm cannot be serialised; save its model"
             )
+        self._rounds_released.assign(self._released())  # restored weights may have lowered what a file would keep
         return {
             **super().get_config(),
             "model": keras.saving.serialize_keras_object(self.model),
             "plan": self.plan.to_config(),
             "engine": self.engine,
             "statistics": self.statistics,
-            "seed": self.streams.seed,
             "physical_batch_size": self.physical_batch_size,
-        }
+            "voided": self._voided,
+        }  # no seed: whoever had the file could subtract the noise
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> PrivateModel:
         config = dict(config)
         config["model"] = keras.saving.deserialize_keras_object(config["model"])
         config["plan"] = PrivacyPlan.from_config(config["plan"])
-        return cls(**config)
+        voided = config.pop("voided", False)
+        restored = cls(**config)
+        restored._voided = voided
+        return restored
+
+    def save_weights(self, *args: Any, **kwargs: Any) -> None:
+        """As in Keras; the count of released rounds in the file is the true one."""
+        self._rounds_released.assign(self._released())
+        super().save_weights(*args, **kwargs)
+
+    def load_weights(self, *args: Any, **kwargs: Any) -> None:
+        """As in Keras; the count of released rounds never falls, and an unfinished epoch is given up."""
+        super().load_weights(*args, **kwargs)
+        self._unfinished = None
 
     # The guarantee.
 
     @property
     def spent(self) -> Spent:
         """What the rounds released so far gave away."""
-        void = _UNPROTECTED if self._state_variables() else None
+        void = _UNPROTECTED if self._voided or self._state_variables() else None
         return Spent(self.plan, self._released(), void, () if self.streams.seed is None else (_SEEDED,))
 
     def _released(self) -> int:
@@ -214,6 +239,7 @@ class PrivateModel(keras.Model):
         """
         self._build_optimizer()
         self._record(max(0, checkpoint.load(self, path) - self._released()))
+        self._unfinished = None  # the rest of its permutation belongs to another process
 
     def _build_optimizer(self) -> None:
         if not (self.compiled and self.model.built):
@@ -261,6 +287,8 @@ class PrivateModel(keras.Model):
         if not self.compiled:
             raise ValueError("the model must be compiled before fit: call compile(optimizer, loss)")
         _validate.integer("validation_freq", validation_freq, at_least=1)
+        if self._fitting:
+            raise RuntimeError("fit must not be called while fit runs: two loops would draw the same rounds")
         source = as_source(x, y, sample_weight)
         first, last = self._epochs(epochs)
         self._check_data(source)
@@ -268,6 +296,28 @@ class PrivateModel(keras.Model):
         container = self._callback_list(callbacks, verbose, last)
         self.stop_training = False
         container.on_train_begin()
+        logs: dict[str, Any] = {}
+        self._fitting = True
+        try:
+            logs = self._run_epochs(
+                first, last, container, validation_data, validation_freq, validation_batch_size, validation_steps
+            )
+        finally:
+            self._fitting = False
+        container.on_train_end(logs)
+        self.reset_metrics()  # their state is made of private data, and saving the model would save it
+        return self.history
+
+    def _run_epochs(
+        self,
+        first: int,
+        last: int,
+        container: keras.callbacks.CallbackList,
+        validation_data: Any,
+        validation_freq: int,
+        validation_batch_size: int | None,
+        validation_steps: int | None,
+    ) -> dict[str, Any]:
         logs: dict[str, Any] = {}
         for epoch in range(first, last):
             container.on_epoch_begin(epoch)
@@ -277,9 +327,7 @@ class PrivateModel(keras.Model):
             container.on_epoch_end(epoch, logs)
             if self.stop_training:
                 break
-        container.on_train_end(logs)
-        self.reset_metrics()  # their state is made of private data, and saving the model would save it
-        return self.history
+        return logs
 
     def _epochs(self, epochs: int | None) -> tuple[int, int]:
         """The epochs to train now as a range; refuses what the plan does not hold."""
@@ -330,7 +378,11 @@ class PrivateModel(keras.Model):
         self.reset_metrics()
         previous = self._rounds
         feed = Feed(source, previous.feed if previous else None)
-        if previous and feed.resident is not None and feed.resident is previous.feed.resident:
+        state = self._state_variables()
+        self._voided = self._voided or bool(state)
+        trained = [id(v) for v in (*self.model.trainable_variables, *state)]
+        unchanged, self._trained = trained == self._trained, trained
+        if previous and unchanged and feed.resident is not None and feed.resident is previous.feed.resident:
             previous.feed = feed
             return
         variables, clipping = self.model.trainable_variables, self.plan.clipping
@@ -368,7 +420,7 @@ class PrivateModel(keras.Model):
         self.reset_metrics()
         self._rounds.mean_loss.reset_state()
         start = self._released() - epoch * self.plan.rounds_per_epoch
-        if start and self._unfinished != epoch and self.streams.seed is None and self.plan.sampling.name == "shuffling":
+        if start and self._unfinished != epoch and self.plan.sampling.name == "shuffling":
             # The permutation that this epoch began with is gone; another one could use an example twice.
             warnings.warn(
                 "the unfinished epoch cannot be resumed; the rest of its rounds counts as released", stacklevel=3
@@ -380,6 +432,11 @@ class PrivateModel(keras.Model):
         chunk = int(self.steps_per_execution)
         for draw in loop.draws(self._rounds.feed, self.plan.sampling, self.streams, epoch, start, chunk):
             first, count = self._released(), len(draw.indices)
+            if first != epoch * self.plan.rounds_per_epoch + start:
+                raise RuntimeError(
+                    f"{first} rounds are recorded where this loop released {epoch} epochs and {start} rounds"
+                )
+            start += count
             position = first - epoch * self.plan.rounds_per_epoch
             container.on_train_batch_begin(position)
             self._record(count)

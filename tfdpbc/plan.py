@@ -13,6 +13,8 @@ from tfdpbc.aggregation import Sum
 from tfdpbc.clipping import Clipping
 from tfdpbc.sampling import Sampling
 
+SMALLEST_NORM = 1e-12
+
 
 @dataclasses.dataclass(frozen=True)
 class Spent:
@@ -82,9 +84,18 @@ class PrivacyPlan:
         _validate.instance("sampling", self.sampling, Sampling, "Shuffling, Subsampling or Poisson")
         _validate.instance("clipping", self.clipping, Clipping, "a clipping such as FullGradientClipping(norm)")
         _validate.instance("aggregation", self.aggregation, Sum, "an aggregation such as Sum()")
-        noise = _validate.number("noise_multiplier", self.noise_multiplier, at_least=0.0)
+        if self.clipping.num_blocks() != 1:
+            # Each block is a release of its own (σ/√L); until the accounting says so, it is not offered.
+            _validate.fail("clipping", "a clipping of one block", self.clipping)
+        noise = _validate.number("noise_multiplier", self.noise_multiplier, at_least=0.0, at_most=1e12)
+        if 0 < noise < 1e-6:
+            _validate.fail("noise_multiplier", "0 or at least 1e-6", noise)
         object.__setattr__(self, "noise_multiplier", noise)
         object.__setattr__(self, "epochs", _validate.integer("epochs", self.epochs, at_least=1))
+        for bound in self.clipping.bounds(self.rounds - 1, self.rounds_per_epoch):
+            # Float32 squares of far smaller norms vanish, and the contribution would pass unclipped.
+            if not bound >= SMALLEST_NORM:
+                _validate.fail("clipping", f"of norms >= {SMALLEST_NORM:g} to the last round", self.clipping)
 
     # What the training loop needs.
 

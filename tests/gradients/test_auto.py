@@ -63,7 +63,14 @@ def test_layers_that_abort_inside_the_map_are_not_mapped_and_named():
 def test_auto_takes_onepass_where_every_layer_has_a_rule_and_says_why_not():
     sampling = dp.Shuffling(64, 8, 1)
     assert _kind("auto", oracles.conv_net(), dp.BatchGradient(), sampling)[0] is OnePassEngine
-    recurrent = keras.Sequential([keras.Input((4, 6)), keras.layers.LSTM(3, name="memory"), keras.layers.Dense(2)])
+    recurrent = keras.Sequential(
+        [
+            keras.Input((4, 6, 1)),
+            keras.layers.ConvLSTM1D(3, 2, name="memory"),
+            keras.layers.Flatten(),
+            keras.layers.Dense(2),
+        ]
+    )
     kind, why = _kind("auto", recurrent, dp.BatchGradient(), sampling)
     assert kind is VectorizedEngine and "'memory'" in why
     kind, why = _kind("auto", oracles.dense_net(), lambda *a: None, sampling)

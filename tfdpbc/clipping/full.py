@@ -31,7 +31,7 @@ class FullGradientClipping(Clipping):
 
     def __init__(self, norm: float, decay: float = 1.0, decay_every: str = "epoch", **kwargs: Any):
         super().__init__(**kwargs)
-        self._norm = _validate.number("norm", norm, above=0.0)
+        self._norm = _validate.number("norm", norm, above=0.0, at_most=1e15)
         self._decay = _validate.number("decay", decay, above=0.0, at_most=1.0)
         self._decay_every = _validate.choice("decay_every", decay_every, ("epoch", "round"))
 

@@ -48,11 +48,16 @@ def reasons(model: Any) -> list[str]:
     for t in model.inputs:
         if len(t.shape) == 0 or t.shape[0] is not None:
             found.append(f"input {t.name!r} has the fixed batch size {t.shape[0] if t.shape else None}")
-    by_depth = getattr(model, "_nodes_by_depth", {})  # a Sequential model has layers only
+    functional = getattr(model, "_functional", None) or model  # what a Sequential model is made of
+    by_depth = getattr(functional, "_nodes_by_depth", {})
     for node in (node for nodes in by_depth.values() for node in nodes):
         if node.is_input:
             continue
         operation = node.operation
+        if any(len(t.shape) < 2 for t in node.output_tensors):
+            # Its last axis is the rows: what works along the last axis (softmax, unit normalisation) would mix them.
+            found.append(f"{operation.name!r} gives a tensor of rank 1, whose last axis is the rows")
+            continue
         if isinstance(operation, keras.layers.Layer) or rowwise.is_rowwise_layer(operation):
             continue
         tensors = node.arguments.keras_tensors

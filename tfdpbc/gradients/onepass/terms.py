@@ -34,13 +34,26 @@ class Term(Protocol):
 
 def squared_norms(t: Any) -> tf.Tensor:
     """Squared norms of the rows of a float32 tensor ``[k, ...]``."""
-    # Squares and adds up in one go; square and reduce_sum write the squares to memory first and take twice as long.
-    return tf.square(tf.math.reduce_euclidean_norm(tf.reshape(t, [t.shape[0], -1]), axis=1))
+    return tf.reduce_sum(tf.square(tf.reshape(t, [t.shape[0], -1])), axis=1)
 
 
 def not_negative(squares: Any) -> tf.Tensor:
     """Squares from Gram matrices, where rounding may take nearly nothing below 0; NaN stays NaN."""
     return tf.where(squares < 0.0, tf.zeros_like(squares), squares)
+
+
+CANCELLED = 4e-3
+"""A sum of terms below this share of their absolute sum has lost too many digits to bound a norm."""
+
+
+def trusted(squares: Any, absolute: Any, otherwise: Callable[[], Any]) -> tf.Tensor:
+    """Squares that were summed from terms of both signs, or `otherwise()` where the terms cancel.
+
+    A norm that cancellation made too small would let its contribution through unclipped. `otherwise` takes the norm of
+    the gradient itself, whose rounding is relative to the gradient's own terms and not to their squares.
+    """
+    cancelled = tf.math.is_finite(absolute) & (squares < CANCELLED * absolute)
+    return tf.cond(tf.reduce_any(cancelled), otherwise, lambda: squares)
 
 
 def rows(t: Any, keep: Any) -> Any:
@@ -108,7 +121,11 @@ class Outer:
             squares = self._by_group(self.a) * self._by_group(self.d)
         elif gram_is_cheaper(positions, p, q):
             gram = tf.matmul(self.a, self.a, transpose_b=True) * tf.matmul(self.d, self.d, transpose_b=True)
-            squares = tf.reduce_sum(gram, [-2, -1])
+            squares = trusted(
+                tf.reduce_sum(gram, [-2, -1]),
+                tf.reduce_sum(tf.abs(gram), [-2, -1]),
+                lambda: tf.reduce_sum(tf.square(self._product()), [-2, -1]),
+            )
         else:
             self.gradient = self._product()
             squares = squared_norms(self.gradient)

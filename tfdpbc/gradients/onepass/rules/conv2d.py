@@ -22,7 +22,7 @@ from tfdpbc.gradients.onepass.recording import Call
 from tfdpbc.gradients.onepass.registry import register
 from tfdpbc.gradients.onepass.rules.conv import ConvRule, grouped
 from tfdpbc.gradients.onepass.rules.patches import padded
-from tfdpbc.gradients.onepass.terms import Materialized, Term, not_negative, scaled
+from tfdpbc.gradients.onepass.terms import Materialized, Term, not_negative, scaled, trusted
 
 
 class Conv2DRule(ConvRule):
@@ -126,7 +126,13 @@ class PixelGram:
         self.geometry, self.x, self.d = geometry, x, d
         flat = tf.reshape(d, [d.shape[0], geometry.positions, geometry.q])
         product = self._patch_gram() * tf.matmul(flat, flat, transpose_b=True)
-        self.squares = not_negative(tf.reduce_sum(product, [1, 2]))
+        self.squares = not_negative(
+            trusted(
+                tf.reduce_sum(product, [1, 2]),
+                tf.reduce_sum(tf.abs(product), [1, 2]),
+                lambda: tf.reduce_sum(tf.square(self.materialized()), [1, 2, 3, 4]),
+            )
+        )
 
     def _patch_gram(self) -> Any:
         """Inner products of the patches of each two positions, ``[n, T, T]``."""
