@@ -61,6 +61,18 @@ def check_batch_normalization(model: keras.Model, sampling: Any, statistics: str
         )
 
 
+def check_penalties(model: keras.Model, sampling: Any) -> None:
+    """Refuses activity penalties where padding rows would enter their batch mean."""
+    if not sampling.masked or sampling.is_individual:
+        return
+    for layer in model._flatten_layers(include_self=True, recursive=True):
+        if getattr(layer, "activity_regularizer", None) is not None:
+            raise IncompatibleModel(
+                f"layers must have no activity regularizer where contributions are padded ({sampling.name} groups); got "
+                f"{layer.name!r}. Use Shuffling or Subsampling, or individual clipping"
+            )
+
+
 def warn_of_preprocessing(model: keras.Model) -> None:
     """Adapted preprocessing layers hold statistics of the data they saw; no guarantee of ours covers them."""
     kinds = tuple(

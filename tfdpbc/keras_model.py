@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import warnings
+import zlib
 from typing import Any
 
 import keras
@@ -26,6 +28,8 @@ _UNPROTECTED = (
     "the moving statistics of batch normalisation were written from raw data without noise (statistics='unprotected'); "
     "only the noisy updates are private"
 )
+_OTHER_PLAN = "the weights were restored from a training under another plan, whose noise is not known here"
+_TRAINED = "_tfdpbc_trained"
 _SEEDED = "Warning: the run was seeded; the guarantee holds only against those who do not know the seed."
 _FROZEN = ("model", "plan", "algorithm", "engine", "statistics", "streams")
 _REFUSED = {
@@ -89,6 +93,17 @@ class PrivateModel(keras.Model):
         self._rounds_released = self.add_weight(
             shape=(), dtype="int64", initializer="zeros", trainable=False, name="rounds_released"
         )
+        # Weights files carry it, so that rounds of one plan are never stated as rounds of another.
+        self._plan_mark = self.add_weight(
+            shape=(), dtype="int64", initializer="zeros", trainable=False, name="plan_mark"
+        )
+        self._plan_mark.assign(_mark(plan))
+        if getattr(model, _TRAINED, False):
+            warnings.warn(
+                f"model {model.name!r} was trained privately before; this PrivateModel counts its own rounds only, and the "
+                "earlier ones must be added to its guarantee",
+                stacklevel=2,
+            )
         self._rounds: loop.Rounds | None = None
         self._trained: list[int] = []
         self.engine_reason = ""
@@ -207,13 +222,17 @@ class PrivateModel(keras.Model):
     def spent(self) -> Spent:
         """What the rounds released so far gave away."""
         void = _UNPROTECTED if self._voided or self._state_variables() else None
-        return Spent(self.plan, self._released(), void, () if self.streams.seed is None else (_SEEDED,))
+        released = self._released()
+        if int(self._plan_mark) != _mark(self.plan):
+            void, released = _OTHER_PLAN, min(released, self.plan.rounds)
+        return Spent(self.plan, released, void, () if self.streams.seed is None else (_SEEDED,))
 
     def _released(self) -> int:
         return max(self._recorded, int(self._rounds_released))
 
     def _record(self, rounds: int) -> None:
         """Counts rounds as released, before they are. Nothing lowers the count."""
+        object.__setattr__(self.model, _TRAINED, True)
         self._recorded = self._released() + rounds
         self._rounds_released.assign(self._recorded)
 
@@ -356,6 +375,7 @@ class PrivateModel(keras.Model):
     def _check_model(self) -> None:
         compatibility.check_trainable(self.model)
         compatibility.check_batch_normalization(self.model, self.plan.sampling, self.statistics)
+        compatibility.check_penalties(self.model, self.plan.sampling)
 
     def _prepare(self, source: Source) -> None:
         """Builds what is not built yet: the model, the optimizer, the metrics, the compiled round."""
@@ -470,3 +490,8 @@ class PrivateModel(keras.Model):
 def _is_sparse_categorical(loss: Any) -> bool:
     name = loss if isinstance(loss, str) else getattr(loss, "name", getattr(loss, "__name__", ""))
     return name == "sparse_categorical_crossentropy"
+
+
+def _mark(plan: PrivacyPlan) -> int:
+    """A number that tells plans apart."""
+    return zlib.crc32(json.dumps(plan.to_config(), sort_keys=True).encode())

@@ -7,6 +7,7 @@ the guarantee then holds only against those who do not.
 
 from __future__ import annotations
 
+import os
 import secrets
 import zlib
 
@@ -31,8 +32,12 @@ class Streams:
     def __init__(self, seed: int | None = None):
         self.seed = None if seed is None else _validate.integer("seed", seed, at_least=0)
         self._entropy = secrets.randbits(ENTROPY_BITS) if seed is None else self.seed
+        self._process = os.getpid()
 
     def _sequence(self, name: str, *key: int) -> np.random.SeedSequence:
+        if self.seed is None and os.getpid() != self._process:
+            # A forked process would draw the noise of its parent again, and their difference would be without noise.
+            self._entropy, self._process = secrets.randbits(ENTROPY_BITS), os.getpid()
         # crc32 names the stream in a way that does not depend on Python's per-process string hashing.
         return np.random.SeedSequence(self._entropy, spawn_key=(zlib.crc32(name.encode()), *map(int, key)))
 

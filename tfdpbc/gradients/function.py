@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdpbc.errors import IncompatibleModel
 from tfdpbc.gradients.losses import PerExampleLoss
 
 
@@ -51,6 +52,22 @@ def seed_generators(model: keras.Model) -> list[Any]:
     return list(found.values())
 
 
+# What changes something outside the contribution, by the beginning of the operation's type.
+_WRITING = (
+    "Assign",
+    "ResourceScatter",
+    "ResourceApply",
+    "ResourceStrided",
+    "PyFunc",
+    "EagerPyFunc",
+    "LookupTableI",
+    "QueueEnqueue",
+    "StackPush",
+    "WriteFile",
+    "SaveV2",
+)
+
+
 class ModelFunction:
     """A Keras model and its loss as a pure function; the model itself stays as it was.
 
@@ -66,6 +83,7 @@ class ModelFunction:
 
     def __init__(self, model: keras.Model, loss: PerExampleLoss, state_variables: Sequence[Any] = ()):
         self.model, self.loss = model, loss
+        self.refusal: IncompatibleModel | None = None  # AutoGraph would hide its type
         self.trainable = list(model.trainable_variables)
         generators = {id(generator.state): i for i, generator in enumerate(seed_generators(model))}
         position = {id(v): i for i, v in enumerate(model.non_trainable_variables)}
@@ -78,7 +96,13 @@ class ModelFunction:
         return [tf.convert_to_tensor(v.value) for v in self.trainable]
 
     def evaluate(self, weights: list[Any], batch: Examples) -> Evaluation:
-        """One forward pass in training mode at `weights`."""
+        """One forward pass in training mode at `weights`.
+
+        Raises:
+          IncompatibleModel: while it is traced, if a layer or the loss writes to something that Keras does not know.
+        """
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        before = 0 if graph is None else len(graph.get_operations())
         non_trainable = [
             v.value if g is None else tf.cast(batch.seeds[g], v.dtype)
             for v, g in zip(self.model.non_trainable_variables, self._generator_of, strict=True)
@@ -89,4 +113,16 @@ class ModelFunction:
         losses = self.loss(batch.y, outputs, batch.sample_weight)
         losses = tf.where(batch.mask, losses, tf.zeros_like(losses))
         penalty = tf.add_n([tf.cast(p, tf.float32) for p in penalties]) if penalties else tf.constant(0.0)
+        if graph is not None:
+            self._refuse_side_effects(graph.get_operations()[before:])
         return Evaluation(losses, penalty, outputs, [new_state[i] for i in self._state_positions])
+
+    def _refuse_side_effects(self, operations: list[Any]) -> None:
+        """Keras variables are isolated by the stateless call; whatever is still written would carry raw data out."""
+        for operation in operations:
+            if operation.type.startswith(_WRITING):
+                self.refusal = IncompatibleModel(
+                    f"model must not write data to variables of its own or run Python code in a forward pass; got the "
+                    f"operation {operation.type} ({operation.name}). Use variables of keras (add_weight)"
+                )
+                raise self.refusal

@@ -68,7 +68,7 @@ class Rounds:
         self.mean_loss = keras.metrics.Mean("loss")
         self.traces = 0
 
-    def run(self, draw: Draw, first: int, streams: Streams) -> dict[str, float]:
+    def run(self, draw: Draw, first: int, streams: Streams) -> dict[str, Any]:
         """Releases and applies the drawn rounds, the first of which is round number `first` of the plan.
 
         Returns:
@@ -79,8 +79,13 @@ class Rounds:
         step = self._apply_rounds if self.eagerly else self._step(m, s, draw.indices.dtype)
         rows = [tf.convert_to_tensor(leaf) for leaf in draw.rows]
         drawn = map(tf.constant, (draw.indices, draw.mask))
-        logs = step(rows, *drawn, tf.constant(first, tf.int64), *map(tf.constant, keys))
-        return {name: float(value) for name, value in logs.items()}
+        try:
+            logs = step(rows, *drawn, tf.constant(first, tf.int64), *map(tf.constant, keys))
+        except Exception:
+            if self.round.function.refusal is not None:
+                raise self.round.function.refusal from None
+            raise
+        return {name: _plain(np.asarray(value)) for name, value in logs.items()}
 
     def _step(self, m: int, s: int, dtype: Any) -> Any:
         """The compiled step. One trace serves any number of rounds and of rows: their dimension stays open."""
@@ -130,3 +135,8 @@ class Rounds:
         self.mean_loss.update_state(release.losses, sample_weight=tf.cast(mask, tf.float32))
         results = self.observe(y, outputs, sample_weight, tf.reshape(mask, [-1]))
         return {**results, "loss": self.mean_loss.result()}
+
+
+def _plain(value: np.ndarray) -> Any:
+    """A float; a metric of several values stays an array."""
+    return float(value) if value.ndim == 0 else value

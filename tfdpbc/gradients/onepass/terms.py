@@ -118,7 +118,7 @@ class Outer:
         self.gradient = None
         positions, p, q = self.a.shape[-2], self.a.shape[-1], self.d.shape[-1]
         if positions == 1:
-            squares = self._by_group(self.a) * self._by_group(self.d)
+            squares = tf.square(self._by_group(self.a) * self._by_group(self.d))
         elif gram_is_cheaper(positions, p, q):
             gram = tf.matmul(self.a, self.a, transpose_b=True) * tf.matmul(self.d, self.d, transpose_b=True)
             squares = trusted(
@@ -134,9 +134,10 @@ class Outer:
 
     @staticmethod
     def _by_group(t: Any) -> Any:
-        """Squared norms over the last two axes."""
-        leading, inner = t.shape[:-2], size(t.shape[-2:])
-        return tf.reshape(squared_norms(tf.reshape(t, [-1, inner])), leading)
+        """Norms over the last two axes, of tiny and huge numbers too: one factor may undo the other."""
+        largest = tf.reduce_max(tf.abs(t), axis=[-2, -1], keepdims=True)
+        shares = tf.math.divide_no_nan(t, largest)
+        return tf.sqrt(tf.reduce_sum(tf.square(shares), axis=[-2, -1])) * largest[..., 0, 0]
 
     def _product(self) -> Any:
         return tf.matmul(self.a, self.d, transpose_a=True)
