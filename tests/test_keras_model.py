@@ -151,6 +151,12 @@ class TestFit:
         model.fit(X, Y, epochs=1, verbose=0)
         assert model.predict(X, verbose=0).shape == (N, 3)
 
+    def test_spectral_normalisation_is_not_mapped(self):
+        layers = [keras.Input((6,)), keras.layers.SpectralNormalization(keras.layers.Dense(4)), keras.layers.Dense(3)]
+        model = private(dp.Shuffling(N, 6, 1), keras.Sequential(layers), noise=1.0)
+        model.fit(X, Y, epochs=1, verbose=0)
+        assert "is not safe inside tf.vectorized_map" in model.engine_reason
+
     def test_attention_does_not_kill_the_process(self):
         inputs = keras.Input((4, 6))
         hidden = keras.layers.MultiHeadAttention(2, 3)(inputs, inputs)

@@ -29,7 +29,13 @@ POISSON_PASSES = 8
 
 # On TensorFlow builds with oneDNN a matmul that broadcasts over ranks, which these layers use, kills the process inside
 # tf.vectorized_map. One contribution at a time is not mapped.
-_ABORTING = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention, keras.layers.EinsumDense)
+# SpectralNormalization has a condition that the map cannot convert.
+_ABORTING = (
+    keras.layers.MultiHeadAttention,
+    keras.layers.GroupQueryAttention,
+    keras.layers.EinsumDense,
+    keras.layers.SpectralNormalization,
+)
 
 
 def build_engine(

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdpbc.gradients.onepass.recording import Call
 from tfdpbc.gradients.onepass.registry import LayerRule, register
-from tfdpbc.gradients.onepass.terms import MEMORY_COST, Outer, Term, not_negative, scaled
+from tfdpbc.gradients.onepass.terms import MEMORY_COST, Outer, Term, not_negative, scaled, trusted
 
 
 class Lookup:
@@ -27,7 +27,8 @@ class Lookup:
         positions, q = d.shape[1:]
         if positions * (2 * q + MEMORY_COST) <= 20 * MEMORY_COST * q:
             same = tf.cast(indices[:, :, None] == indices[:, None, :], tf.float32)
-            squares = tf.reduce_sum(same * tf.matmul(d, d, transpose_b=True), [1, 2])
+            gram = same * tf.matmul(d, d, transpose_b=True)
+            squares = trusted(tf.reduce_sum(gram, [1, 2]), tf.reduce_sum(tf.abs(gram), [1, 2]), self._by_sorting)
             self.squares = not_negative(squares)
         else:
             self.squares = self._by_sorting()
