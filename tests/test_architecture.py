@@ -138,3 +138,9 @@ def test_the_check_sees_lazy_relative_and_circular_imports(tmp_path):
         "tfdpbc.sampling (room 1) imports tfdpbc.plan (room 3)",
     ]
     assert [set(circle) for circle in circles(graph)] == [{"tfdpbc.accounting.mixture", "tfdpbc.accounting.tradeoff"}]
+
+
+def test_every_folder_with_modules_is_a_package():
+    """A folder without __init__.py works from a checkout and is missing from the wheel."""
+    folders = {path.parent for path in PACKAGE.rglob("*.py")}
+    assert [str(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
