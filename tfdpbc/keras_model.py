@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import warnings
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -232,6 +234,7 @@ class PrivateModel(keras.Model):
 
     def _record(self, rounds: int) -> None:
         """Counts rounds as released, before they are. Nothing lowers the count."""
+        _validate.integer("rounds", rounds, at_least=0)
         object.__setattr__(self.model, _TRAINED, True)
         self._recorded = self._released() + rounds
         self._rounds_released.assign(self._recorded)
@@ -315,12 +318,16 @@ class PrivateModel(keras.Model):
         container = self._callback_list(callbacks, verbose, last)
         self.stop_training = False
         container.on_train_begin()
-        logs: dict[str, Any] = {}
+        # A callback may just have restored a later state (BackupAndRestore): its rounds are released already.
+        epochs_left = range(max(first, self._released() // self.plan.rounds_per_epoch), last)
+        validate = None
+        if validation_data is not None:
+            validate = functools.partial(
+                self._evaluate_beside, validation_data, validation_batch_size, validation_steps
+            )
         self._fitting = True
         try:
-            logs = self._run_epochs(
-                first, last, container, validation_data, validation_freq, validation_batch_size, validation_steps
-            )
+            logs = self._run_epochs(epochs_left, container, validate, validation_freq)
         finally:
             self._fitting = False
         container.on_train_end(logs)
@@ -329,20 +336,17 @@ class PrivateModel(keras.Model):
 
     def _run_epochs(
         self,
-        first: int,
-        last: int,
+        epochs: range,
         container: keras.callbacks.CallbackList,
-        validation_data: Any,
+        validate: Callable[[], dict[str, Any]] | None,
         validation_freq: int,
-        validation_batch_size: int | None,
-        validation_steps: int | None,
     ) -> dict[str, Any]:
         logs: dict[str, Any] = {}
-        for epoch in range(first, last):
+        for epoch in epochs:
             container.on_epoch_begin(epoch)
             logs = self._epoch(epoch, container)
-            if validation_data is not None and (epoch + 1) % validation_freq == 0:
-                logs.update(self._evaluate_beside(validation_data, validation_batch_size, validation_steps))
+            if validate is not None and (epoch + 1) % validation_freq == 0:
+                logs.update(validate())
             container.on_epoch_end(epoch, logs)
             if self.stop_training:
                 break
