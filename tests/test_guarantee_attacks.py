@@ -17,7 +17,7 @@ import tensorflow as tf
 import tfdpbc as dp
 from tests import oracles
 from tests.training.helpers import N, one_round, private, weights
-from tfdpbc.errors import BudgetExhausted, DataError, IncompatibleModel
+from tfdpbc.errors import BudgetExhausted, DataError, IncompatibleModel, RunFolderError
 from tfdpbc.random import Streams
 from tfdpbc.training import loop
 
@@ -280,6 +280,33 @@ class TestRandomness:
 
 
 class TestState:
+    @pytest.mark.parametrize("way", ["weights", "checkpoint", "keras"])
+    def test_files_of_a_voided_model_do_not_give_a_frozen_one_a_guarantee(self, way, tmp_path):
+        """The raw statistics travel in the file, so must the void."""
+
+        def make(trainable):
+            layer = keras.layers.BatchNormalization(trainable=trainable)
+            return private(BATCH, net(layer), noise=1.0, statistics="unprotected")
+
+        model, frozen = make(True), make(False)
+        model.fit(X, Y, epochs=1, verbose=0)
+        model.model.layers[0].trainable = False  # so that the shapes of optimizer and weights agree
+        assert frozen.spent.epsilon(1e-5) == 0  # nothing released, nothing written
+        if way == "weights":
+            model.save_weights(tmp_path / "w.weights.h5")
+            frozen.load_weights(tmp_path / "w.weights.h5")
+        elif way == "checkpoint":
+            model.compile(keras.optimizers.SGD(1.0), oracles.LOSS)
+            model.save_checkpoint(tmp_path / "state.npz")
+            try:
+                frozen.load_checkpoint(tmp_path / "state.npz")
+            except RunFolderError:
+                return
+        else:
+            model.save(tmp_path / "m.keras")
+            frozen = keras.models.load_model(tmp_path / "m.keras")
+        assert frozen.spent.epsilon(1e-5) == np.inf
+
     @pytest.mark.parametrize("how", ["layer", "model", "statistics", "reload"])
     def test_unprotected_statistics_stay_void_whatever_is_toggled_afterwards(self, how, tmp_path):
         layer = keras.layers.BatchNormalization()

@@ -31,6 +31,7 @@ _UNPROTECTED = (
     "only the noisy updates are private"
 )
 _OTHER_PLAN = "the weights were restored from a training under another plan, whose noise is not known here"
+_VOID = 0
 _TRAINED = "_tfdpbc_trained"
 _SEEDED = "Warning: the run was seeded; the guarantee holds only against those who do not know the seed."
 _FROZEN = ("model", "plan", "algorithm", "engine", "statistics", "streams")
@@ -95,7 +96,8 @@ class PrivateModel(keras.Model):
         self._rounds_released = self.add_weight(
             shape=(), dtype="int64", initializer="zeros", trainable=False, name="rounds_released"
         )
-        # Weights files carry it, so that rounds of one plan are never stated as rounds of another.
+        # Every file of weights carries it, so that rounds of one plan are never stated as rounds of another, and a model
+        # that once held raw statistics (_VOID) is never stated as private.
         self._plan_mark = self.add_weight(
             shape=(), dtype="int64", initializer="zeros", trainable=False, name="plan_mark"
         )
@@ -187,7 +189,7 @@ class PrivateModel(keras.Model):
             raise NotImplementedError(
                 "a PrivateModel with a user-defined algorithm cannot be serialised; save its model"
             )
-        self._rounds_released.assign(self._released())  # restored weights may have lowered what a file would keep
+        self._sync()
         return {
             **super().get_config(),
             "model": keras.saving.serialize_keras_object(self.model),
@@ -195,7 +197,6 @@ class PrivateModel(keras.Model):
             "engine": self.engine,
             "statistics": self.statistics,
             "physical_batch_size": self.physical_batch_size,
-            "voided": self._voided,
         }  # no seed: whoever had the file could subtract the noise
 
     @classmethod
@@ -203,14 +204,11 @@ class PrivateModel(keras.Model):
         config = dict(config)
         config["model"] = keras.saving.deserialize_keras_object(config["model"])
         config["plan"] = PrivacyPlan.from_config(config["plan"])
-        voided = config.pop("voided", False)
-        restored = cls(**config)
-        restored._voided = voided
-        return restored
+        return cls(**config)
 
     def save_weights(self, *args: Any, **kwargs: Any) -> None:
         """As in Keras; the count of released rounds in the file is the true one."""
-        self._rounds_released.assign(self._released())
+        self._sync()
         super().save_weights(*args, **kwargs)
 
     def load_weights(self, *args: Any, **kwargs: Any) -> None:
@@ -223,14 +221,23 @@ class PrivateModel(keras.Model):
     @property
     def spent(self) -> Spent:
         """What the rounds released so far gave away."""
-        void = _UNPROTECTED if self._voided or self._state_variables() else None
-        released = self._released()
-        if int(self._plan_mark) != _mark(self.plan):
-            void, released = _OTHER_PLAN, min(released, self.plan.rounds)
+        void, released, mark = None, self._released(), int(self._plan_mark)
+        if self._voided or mark == _VOID or self._state_variables():
+            void = _UNPROTECTED
+        elif mark != _mark(self.plan):
+            void = _OTHER_PLAN
+        if void:
+            released = min(released, self.plan.rounds)  # restored counts may be of a longer plan
         return Spent(self.plan, released, void, () if self.streams.seed is None else (_SEEDED,))
 
     def _released(self) -> int:
         return max(self._recorded, int(self._rounds_released))
+
+    def _sync(self) -> None:
+        """Brings the variables up to date before they are written: restored weights may have set them back."""
+        self._rounds_released.assign(self._released())
+        if self._voided:
+            self._plan_mark.assign(_VOID)
 
     def _record(self, rounds: int) -> None:
         """Counts rounds as released, before they are. Nothing lowers the count."""
@@ -251,6 +258,7 @@ class PrivateModel(keras.Model):
     def save_checkpoint(self, path: Any) -> None:
         """Writes weights, optimizer state and the count of released rounds to one file."""
         self._build_optimizer()
+        self._sync()
         checkpoint.save(self, path)
 
     def load_checkpoint(self, path: Any) -> None:
@@ -403,14 +411,15 @@ class PrivateModel(keras.Model):
         previous = self._rounds
         feed = Feed(source, previous.feed if previous else None)
         state = self._state_variables()
-        self._voided = self._voided or bool(state)
+        self._voided = self._voided or bool(state) or int(self._plan_mark) == _VOID
+        self._sync()
         trained = [id(v) for v in (*self.model.trainable_variables, *state)]
         unchanged, self._trained = trained == self._trained, trained
         if previous and unchanged and feed.resident is not None and feed.resident is previous.feed.resident:
             previous.feed = feed
             return
         variables, clipping = self.model.trainable_variables, self.plan.clipping
-        function = ModelFunction(self.model, self._row_loss, self._state_variables())
+        function = ModelFunction(self.model, self._row_loss, state)
         blocks = clipping.assign_blocks(variables)
         engine, self.engine_reason = auto.build_engine(
             self.engine,
@@ -425,7 +434,7 @@ class PrivateModel(keras.Model):
             Round(self.plan, function, engine, blocks),
             feed,
             self.optimizer,
-            self._state_variables(),
+            state,
             self._observe,
             rounds_per_call=int(self.steps_per_execution),
             jit_compile=bool(self.jit_compile),
@@ -497,5 +506,5 @@ def _is_sparse_categorical(loss: Any) -> bool:
 
 
 def _mark(plan: PrivacyPlan) -> int:
-    """A number that tells plans apart."""
-    return zlib.crc32(json.dumps(plan.to_config(), sort_keys=True).encode())
+    """A number > 0 that tells plans apart."""
+    return 1 + zlib.crc32(json.dumps(plan.to_config(), sort_keys=True).encode())

@@ -72,4 +72,5 @@ def load(model: Any, path: Any) -> int:
 def _variables(model: Any) -> list[tuple[str, Any]]:
     """Names that do not depend on Keras's automatic layer names, which differ between processes."""
     weights = [(f"model{i}", variable) for i, variable in enumerate(model.model.variables)]
+    weights.append(("plan_mark", model._plan_mark))  # says if the weights hold raw statistics
     return weights + [(f"optimizer{i}", variable) for i, variable in enumerate(model.optimizer.variables)]
