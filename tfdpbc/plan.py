@@ -222,12 +222,11 @@ class PrivacyPlan:
         epsilon = _validate.number("epsilon", epsilon, above=0.0)
         self._check_delta(delta)
 
+        group_size = self._group(group_size)
+
         def epsilon_of(noise_multiplier: float) -> float:
-            return float(
-                guarantee.trade_off(self.sampling, noise_multiplier, self.rounds, self._group(group_size)).epsilon(
-                    delta
-                )
-            )
+            curve = guarantee.trade_off(self.sampling, noise_multiplier, self.rounds, group_size)
+            return float(curve.epsilon(delta))
 
         return dataclasses.replace(self, noise_multiplier=calibration.smallest_noise(epsilon_of, epsilon))
 

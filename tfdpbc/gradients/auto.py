@@ -60,7 +60,8 @@ def build_engine(
     k, reason = contributions_per_pass(kind, function.model, sampling, physical_batch_size)
     options = {}
     if physical_batch_size is not None and physical_batch_size < sampling.shape[1]:
-        kind, options = VectorizedEngine, {"examples_per_pass": physical_batch_size}
+        kind, why = VectorizedEngine, "the parts of a contribution add up"
+        options = {"examples_per_pass": physical_batch_size}
         _check_divisible(function.model, algorithm, sampling.shape[1], physical_batch_size)
     engine = kind(function, algorithm, sampling.examples_divisor, block_of_variable, num_blocks, k, **options)
     return engine, f"{engine.name} ({why}), {k} of {sampling.shape[0]} contributions at once ({reason})"

@@ -83,7 +83,6 @@ class ModelFunction:
 
     def __init__(self, model: keras.Model, loss: PerExampleLoss, state_variables: Sequence[Any] = ()):
         self.model, self.loss = model, loss
-        self.refusal: IncompatibleModel | None = None  # AutoGraph would hide its type
         self.trainable = list(model.trainable_variables)
         generators = {id(generator.state): i for i, generator in enumerate(seed_generators(model))}
         position = {id(v): i for i, v in enumerate(model.non_trainable_variables)}
@@ -114,15 +113,15 @@ class ModelFunction:
         losses = tf.where(batch.mask, losses, tf.zeros_like(losses))
         penalty = tf.add_n([tf.cast(p, tf.float32) for p in penalties]) if penalties else tf.constant(0.0)
         if graph is not None:
-            self._refuse_side_effects(graph.get_operations()[before:])
+            _refuse_side_effects(graph.get_operations()[before:])
         return Evaluation(losses, penalty, outputs, [new_state[i] for i in self._state_positions])
 
-    def _refuse_side_effects(self, operations: list[Any]) -> None:
-        """Keras variables are isolated by the stateless call; whatever is still written would carry raw data out."""
-        for operation in operations:
-            if operation.type.startswith(_WRITING):
-                self.refusal = IncompatibleModel(
-                    f"model must not write data to variables of its own or run Python code in a forward pass; got the "
-                    f"operation {operation.type} ({operation.name}). Use variables of keras (add_weight)"
-                )
-                raise self.refusal
+
+def _refuse_side_effects(operations: list[Any]) -> None:
+    """Keras variables are isolated by the stateless call; whatever is still written would carry raw data out."""
+    for operation in operations:
+        if operation.type.startswith(_WRITING):
+            raise IncompatibleModel(
+                "model must not write data to variables of its own or run Python code in a forward pass; got the "
+                f"operation {operation.type} ({operation.name}). Use variables of keras (add_weight)"
+            )

@@ -131,13 +131,13 @@ class VectorizedEngine:
     def contributions(self, batch: Examples) -> MaterializedContributions:
         # vectorized_map takes no None, so the batch travels as its flat leaves.
         structure = (batch.x, batch.y, batch.sample_weight, batch.mask, batch.seeds)
-        none_free = tf.nest.flatten(structure)
-        present = [leaf for leaf in none_free if leaf is not None]
+        leaves_of_all = tf.nest.flatten(structure)
+        present = [leaf for leaf in leaves_of_all if leaf is not None]
         weights = self.function.weights()
 
         def one(leaves: Any) -> Any:
             left = iter(leaves)
-            return self._one([None if leaf is None else next(left) for leaf in none_free], structure, weights)
+            return self._one([None if leaf is None else next(left) for leaf in leaves_of_all], structure, weights)
 
         if self.contributions_per_pass == 1:
             result = tf.nest.map_structure(lambda t: t[None], self._in_parts(one, [leaf[0] for leaf in present]))

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdpbc.errors import TfdpbcError
 from tfdpbc.random import Streams
 from tfdpbc.training.feed import Feed, ahead
 from tfdpbc.training.round import Release, Round
@@ -81,9 +82,10 @@ class Rounds:
         drawn = map(tf.constant, (draw.indices, draw.mask))
         try:
             logs = step(rows, *drawn, tf.constant(first, tf.int64), *map(tf.constant, keys))
-        except Exception:
-            if self.round.function.refusal is not None:
-                raise self.round.function.refusal from None
+        except Exception as error:
+            # While tracing, AutoGraph puts errors of its own in place of ours, which stay behind them as their context.
+            if (ours := _own(error)) is not None:
+                raise ours from None
             raise
         return {name: _plain(np.asarray(value)) for name, value in logs.items()}
 
@@ -135,6 +137,13 @@ class Rounds:
         self.mean_loss.update_state(release.losses, sample_weight=tf.cast(mask, tf.float32))
         results = self.observe(y, outputs, sample_weight, tf.reshape(mask, [-1]))
         return {**results, "loss": self.mean_loss.result()}
+
+
+def _own(error: BaseException | None) -> TfdpbcError | None:
+    """The error of this library that led to `error`, or None."""
+    while error is not None and not isinstance(error, TfdpbcError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _plain(value: np.ndarray) -> Any:

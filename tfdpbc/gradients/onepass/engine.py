@@ -112,10 +112,7 @@ class OnePassEngine:
             tape.watch(weights)
             recorder = Recorder(self.rules, tape, by_id, k, s)
             with recording(recorder):
-                try:
-                    evaluation = function.evaluate(weights, rows)
-                finally:
-                    self.function.refusal = function.refusal
+                evaluation = function.evaluate(weights, rows)
             objective = tf.reduce_sum(evaluation.losses) / self.examples
         taps = [call.taps for _, _, call in recorder.calls]
         gradients, outside = tape.gradient(objective, (taps, weights))
