@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdpbc.gradients.onepass.rules.conv2d import Geometry, PixelGram
 from tfdpbc.gradients.onepass.rules.embedding import Lookup
-from tfdpbc.gradients.onepass.terms import Materialized, Outer, gram_is_cheaper, merged, not_negative
+from tfdpbc.gradients.onepass.terms import Materialized, Outer, gram_is_cheaper, merged, trusted
 
 K = 5
 
@@ -113,5 +113,11 @@ def test_the_forms_above_are_those_they_are_named_after():
     assert gram_is_cheaper(3, 20, 30) and not gram_is_cheaper(50, 4, 3)
 
 
-def test_not_negative_keeps_nan():
-    np.testing.assert_array_equal(not_negative(tf.constant([-1e-9, 2.0, np.nan, np.inf])), [0, 2, np.nan, np.inf])
+def test_squares_that_cancel_or_overflow_are_computed_again_and_nan_stays():
+    def squares(value, absolute):
+        return trusted(tf.constant([value, 2.0]), tf.constant([absolute, 2.0]), lambda: tf.constant([7.0, 2.0])).numpy()
+
+    for value, absolute in ((-1e-9, 1.0), (1e-3, 1.0), (-np.inf, np.inf), (1.0, np.inf)):
+        np.testing.assert_array_equal(squares(value, absolute), [7, 2])
+    for value, absolute in ((0.5, 1.0), (0.0, 0.0), (np.nan, np.nan), (np.inf, np.inf)):
+        np.testing.assert_array_equal(squares(value, absolute), [value, 2])

@@ -37,11 +37,6 @@ def squared_norms(t: Any) -> tf.Tensor:
     return tf.reduce_sum(tf.square(tf.reshape(t, [t.shape[0], -1])), axis=1)
 
 
-def not_negative(squares: Any) -> tf.Tensor:
-    """Squares from Gram matrices, where rounding may take nearly nothing below 0; NaN stays NaN."""
-    return tf.where(squares < 0.0, tf.zeros_like(squares), squares)
-
-
 CANCELLED = 4e-3
 """A sum of terms below this share of their absolute sum has lost too many digits to bound a norm."""
 
@@ -50,9 +45,10 @@ def trusted(squares: Any, absolute: Any, otherwise: Callable[[], Any]) -> tf.Ten
     """Squares that were summed from terms of both signs, or `otherwise()` where the terms cancel.
 
     A norm that cancellation made too small would let its contribution through unclipped. `otherwise` takes the norm of
-    the gradient itself, whose rounding is relative to the gradient's own terms and not to their squares.
+    the gradient itself, whose rounding is relative to the gradient's own terms and not to their squares. Sums below 0 and
+    those whose terms overflowed on the way count as cancelled; NaN stays NaN, and NaN has no weight.
     """
-    cancelled = tf.math.is_finite(absolute) & (squares < CANCELLED * absolute)
+    cancelled = squares < CANCELLED * absolute
     return tf.cond(tf.reduce_any(cancelled), otherwise, lambda: squares)
 
 
@@ -130,7 +126,7 @@ class Outer:
             self.gradient = self._product()
             squares = squared_norms(self.gradient)
         squares = squares if squares.shape.rank == 1 else tf.reduce_sum(squares, 1)
-        self.squares = not_negative(squares)
+        self.squares = squares
 
     @staticmethod
     def _by_group(t: Any) -> Any:

@@ -22,7 +22,7 @@ from tfdpbc.gradients.onepass.recording import Call
 from tfdpbc.gradients.onepass.registry import register
 from tfdpbc.gradients.onepass.rules.conv import ConvRule, grouped
 from tfdpbc.gradients.onepass.rules.patches import padded
-from tfdpbc.gradients.onepass.terms import Materialized, Term, not_negative, scaled, trusted
+from tfdpbc.gradients.onepass.terms import Materialized, Term, scaled, squared_norms, trusted
 
 
 class Conv2DRule(ConvRule):
@@ -126,12 +126,10 @@ class PixelGram:
         self.geometry, self.x, self.d = geometry, x, d
         flat = tf.reshape(d, [d.shape[0], geometry.positions, geometry.q])
         product = self._patch_gram() * tf.matmul(flat, flat, transpose_b=True)
-        self.squares = not_negative(
-            trusted(
-                tf.reduce_sum(product, [1, 2]),
-                tf.reduce_sum(tf.abs(product), [1, 2]),
-                lambda: tf.reduce_sum(tf.square(self.materialized()), [1, 2, 3, 4]),
-            )
+        self.squares = trusted(
+            tf.reduce_sum(product, [1, 2]),
+            tf.reduce_sum(tf.abs(product), [1, 2]),
+            lambda: squared_norms(self.materialized()),
         )
 
     def _patch_gram(self) -> Any:

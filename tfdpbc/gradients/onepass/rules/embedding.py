@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdpbc.gradients.onepass.recording import Call
 from tfdpbc.gradients.onepass.registry import LayerRule, register
-from tfdpbc.gradients.onepass.terms import MEMORY_COST, Outer, Term, not_negative, scaled, trusted
+from tfdpbc.gradients.onepass.terms import MEMORY_COST, Outer, Term, scaled, trusted
 
 
 class Lookup:
@@ -28,8 +28,7 @@ class Lookup:
         if positions * (2 * q + MEMORY_COST) <= 20 * MEMORY_COST * q:
             same = tf.cast(indices[:, :, None] == indices[:, None, :], tf.float32)
             gram = same * tf.matmul(d, d, transpose_b=True)
-            squares = trusted(tf.reduce_sum(gram, [1, 2]), tf.reduce_sum(tf.abs(gram), [1, 2]), self._by_sorting)
-            self.squares = not_negative(squares)
+            self.squares = trusted(tf.reduce_sum(gram, [1, 2]), tf.reduce_sum(tf.abs(gram), [1, 2]), self._by_sorting)
         else:
             self.squares = self._by_sorting()
 
