@@ -71,31 +71,32 @@ class Spread:
         a, b = self.size, other.size
         step = self.step / refine
         first, out = _room(self, other, refine)
-        pairs = [(self, other, a / (a + b), 0)]
-        if other is not self:
-            pairs.append((other, self, b / (a + b), 1))
-        terms, largest = 0, 0.0
-        for x, y, own, start in pairs:
-            far = max(1, int(np.ceil(_FAR / self.step)))
-            # Last comes −∞, the smaller term being 0 (or as good as 0).
-            offset = np.log1p((1 - own) * np.expm1(-self.step * np.arange(far + 1)))
-            offset[-1] = np.log(own)
+        twice = 2.0 if other is self else 1.0
+        terms, largest, zero = 2, 0.0, self.zero * other.zero
+        for x, y, own, start in _halves(self, other):
+            far, offset = _offsets(x, y, own)
             below = np.floor(offset / step)
             above = np.clip(np.expm1(offset - below * step) / np.expm1(step), 0.0, 1.0)
             largest = max(largest, -offset[-1])
             for d, mine, theirs in _differences(x, y, start, far):
-                twice = 2.0 if other is self and d else 1.0
-                term = x.weights[mine] * y.weights[theirs]
+                term = x.weights[mine] * y.weights[theirs] * (twice if d else 1.0)
                 at = (x.first + mine.start) * refine + int(below[d]) - first
-                _add(out, at, refine, term, twice * (1 - above[d]), twice * above[d])
+                _add(out, at, refine, term, 1 - above[d], above[d])
                 terms += 2
-            alone = x.weights * (_up_to(y, y.weights, x, far) + y.zero) * (2.0 if other is self else 1.0)
-            _add(out, x.first * refine + int(below[-1]) - first, refine, alone, 1 - above[-1], above[-1])
-            terms += y.weights.size + 4
+            # y's point is 0 or as good as 0. Where that leaves less than the first point: between 0 and that.
+            alone = x.weights * (_up_to(y, y.weights, x, far) + y.zero) * twice
+            at = x.first * refine + int(below[-1]) - first
+            under = min(max(0, -(at // refine)), alone.size)
+            if under < alone.size:
+                _add(out, at + under * refine, refine, alone[under:], 1 - above[-1], above[-1])
+            ratio = np.exp((at + refine * np.arange(under)) * step) * (1 + above[-1] * np.expm1(step))
+            out[0] += alone[:under] @ ratio
+            zero += float(alone[:under] @ (1 - ratio)) * (1 + 1e-9)
+            terms += y.weights.size + under + 4
         error = self.error + other.error + (terms + 8) * ULP
         shift = max(self.shift, other.shift) + 16 * ULP * (largest + step)
         lost = (a * self.lost + b * other.lost) / (a + b)
-        law = Spread(a + b, step, first, out, self.zero * other.zero, lost, error, shift)
+        law = Spread(a + b, step, first, out, zero, lost, error, shift)
         # A zero in one half leaves about half the mean: none of these few should hold the grid up.
         return law._trimmed(TAIL + 3 * (self.zero + other.zero))
 
@@ -158,28 +159,30 @@ class Lumped:
         step = self.step / refine
         first, q = _room(self, other, refine)
         p, terms = np.zeros_like(q), 0
-        pairs = [(self, other, a / (a + b), 0)]
-        if other is not self:
-            pairs.append((other, self, b / (a + b), 1))
-        for x, y, own, start in pairs:
-            far = max(1, int(np.ceil(_FAR / self.step)))
-            offset = np.log1p((1 - own) * np.expm1(-self.step * np.arange(far + 1)))
+        twice = 2.0 if other is self else 1.0
+        for x, y, own, start in _halves(self, other):
+            far, offset = _offsets(x, y, own)
             nearest = np.rint(offset / step)
             scaled, rest = own * x.moments, (1 - own) * x.weights
+
+            def add(at, count, weights, moments):
+                span = slice(at, at + (count - 1) * refine + 1, refine)
+                q[span] += weights
+                p[span] += moments
+
             for d, mine, theirs in _differences(x, y, start, far):
-                twice = 2.0 if other is self and d else 1.0
-                at = (x.first + mine.start) * refine + int(nearest[d]) - first
-                span = slice(at, at + (mine.stop - mine.start - 1) * refine + 1, refine)
-                q[span] += twice * (x.weights[mine] * y.weights[theirs])
-                p[span] += twice * (scaled[mine] * y.weights[theirs] + rest[mine] * y.moments[theirs])
+                times = twice if d else 1.0
+                weights = times * (x.weights[mine] * y.weights[theirs])
+                moments = times * (scaled[mine] * y.weights[theirs] + rest[mine] * y.moments[theirs])
+                add((x.first + mine.start) * refine + int(nearest[d]) - first, weights.size, weights, moments)
                 terms += 1
-            twice = 2.0 if other is self else 1.0
-            weights, moments = _up_to(y, y.weights, x, far), _up_to(y, y.moments, x, far)
-            at = x.first * refine + int(nearest[-1]) - first
-            span = slice(at, at + (x.weights.size - 1) * refine + 1, refine)
-            q[span] += twice * (x.weights * weights)
-            p[span] += twice * (scaled * weights + rest * moments)
-            terms += y.weights.size
+            skip = max(0, y.first + far - x.first)  # points of x that have none of y so far below
+            if skip < x.weights.size:
+                weights, moments = (twice * _up_to(y, law, x, far)[skip:] for law in (y.weights, y.moments))
+                at = (x.first + skip) * refine + int(nearest[-1]) - first
+                both = scaled[skip:] * weights + rest[skip:] * moments
+                add(at, weights.size, x.weights[skip:] * weights, both)
+                terms += y.weights.size
         law = Lumped(a + b, step, first, q, p, self.error + other.error + (terms + 8) * ULP)
         return law._trimmed()
 
@@ -251,13 +254,26 @@ def _cells(mu: float, offset: float):
     return step, first, q, p, np.array(tails), (64 + 2 * (mu + _REACH) ** 2) * ULP
 
 
+def _halves(x, y) -> list:
+    """(greater, lesser, the share of the greater in the average, least difference of indices) for both orders."""
+    own = x.size / (x.size + y.size)
+    return [(x, y, own, 0)] if x is y else [(x, y, own, 0), (y, x, 1 - own, 1)]
+
+
 def _room(x, y, refine: int) -> tuple[int, np.ndarray]:
-    """(first index, zeros) with room for every average of a point of `x` and one of `y`, and of one with 0."""
-    least = min(x.size, y.size) / (x.size + y.size)
-    first = max(x.first, y.first) * refine if x is y else min(x.first, y.first) * refine
-    first += int(np.floor(np.log(least) / (x.step / refine))) - 1
-    last = max(x.first + x.weights.size, y.first + y.weights.size) * refine + 1
+    """(first index, zeros) for the averages of a point of `x` and one of `y`."""
+    first = min(x.first, y.first) * refine - 1
+    last = max(x.first + x.weights.size, y.first + y.weights.size) * refine
     return first, np.zeros(last - first + 1)
+
+
+def _offsets(x, y, own: float) -> tuple[int, np.ndarray]:
+    """(far, log(average of points d indices apart / the greater one) for d < far, and last that for a lesser of 0)."""
+    far = max(1, int(np.ceil(_FAR / x.step)))
+    count = max(1, min(far, x.first + x.weights.size - y.first))
+    offset = np.log1p((1 - own) * np.expm1(-x.step * np.arange(count + 1)))
+    offset[-1] = np.log(own)
+    return far, offset
 
 
 def _differences(x, y, start: int, far: int) -> Iterator[tuple[int, slice, slice]]:

@@ -209,7 +209,7 @@ def _log_moment_of_inverse(law: _averages.Spread, mu: float, power: float) -> fl
     A mean is at least the geometric one, which is log-normal: E X^−s <= e^{s(s/T + 1)μ²/2}. Mostly better: E X^−s − 1 =
     E h(X) with h(x) = x^−s − 1 + s(x − 1) >= 0, as E X = 1. With h replaced by its tangent left of the first point x₀ of
     `law` it is convex and finite at 0, so that `law` bounds its mean; what the tangent leaves out is by Cauchy-Schwarz
-    at most √(E X^−2s · Pr[X < x₀]), and Pr[X < x₀] <= E(1 − X/x₁)₊ / (1 − x₀/x₁).
+    at most √(E X^−2s · Pr[X < x₀]), and Pr[X < x₀] <= E(1 − X/x)₊ / (1 − x₀/x) for every x > x₀.
     """
 
     def geometric(s: float) -> float:
@@ -223,7 +223,7 @@ def _log_moment_of_inverse(law: _averages.Spread, mu: float, power: float) -> fl
         height = np.where(small, curved, np.expm1(-power * log) + power * np.expm1(log))
         at_zero = np.exp(-power * log[0]) * (1 + power)
         mean = float(law.weights @ height) + law.zero * at_zero + power * law.lost
-        below = float(law.zero / -np.expm1(-law.step) + law.weights[0])
+        below = float(np.min(law.zero / -np.expm1(log[0] - log[1:]) + np.cumsum(law.weights[:-1])))
         left_out = np.exp(geometric(2 * power) / 2 + np.log(max(below, 1e-300)) / 2)
         mean = mean * (1 + 2 * law.error + 4 * power * law.shift) + left_out + 4 * power * law.shift
     return float(min(np.log1p(mean * (1 + 1e-9)), geometric(power)))
