@@ -12,6 +12,7 @@ _HOME = {
     "Shuffling": "sampling",
     "Subsampling": "sampling",
     "Poisson": "sampling",
+    "BallsInBins": "sampling",
     "FullGradientClipping": "clipping",
     "Sum": "aggregation",
     "BatchGradient": "algorithms",
