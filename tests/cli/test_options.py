@@ -36,8 +36,7 @@ def test_choices_are_those_of_the_registries():
     assert set(defaults.AGGREGATIONS) == set(aggregation.by_name)
     assert set(defaults.ENGINES) == set(auto.ENGINES)
     assert set(defaults.STATISTICS) == set(compatibility.STATISTICS)
-    kinds = (sampling.Shuffling, sampling.Subsampling, sampling.Poisson)
-    assert set(defaults.SAMPLINGS) == {kind.name for kind in kinds}
+    assert set(defaults.SAMPLINGS) == set(sampling.by_name)
 
 
 @pytest.mark.parametrize("name, kind", [("shuffling", sampling.Shuffling), ("subsampling", sampling.Subsampling)])
@@ -68,6 +67,16 @@ def test_poisson_with_a_rate():
     assert groups == sampling.Poisson(0.01, 100, 6, contributions=2)
 
 
+def test_balls_in_bins():
+    kind = sampling.BallsInBins
+    assert plan(sampling="balls-in-bins", batch_size=10).sampling == kind(500, 10)
+    assert plan(sampling="balls-in-bins", batch_size=10, clip="individual").sampling == kind(500, 10)
+    assert plan(sampling="balls-in-bins").sampling == kind(5, 1024)
+    assert plan(None, sampling="balls-in-bins", rounds_per_epoch=7, batch_size=64).sampling == kind(7, 64)
+    assert plan(None, sampling="balls-in-bins", rounds_per_epoch=7).sampling == kind(7, 1024)
+    assert plan(sampling="balls-in-bins", rounds_per_epoch=7).sampling == kind(7, 715)
+
+
 def test_the_rest_of_the_plan():
     made = plan()
     assert made.clipping.fields() == {"norm": 0.5, "decay": 0.9, "decay_every": "epoch"}
@@ -83,6 +92,10 @@ def test_the_rest_of_the_plan():
         ({"examples_per_contribution": 2}, "needs --contributions"),
         ({"sampling": "shuffling", "rate": 0.1}, "--rate is for Poisson"),
         ({"rounds_per_epoch": 3, "rate": None}, "needs --rate"),
+        ({"sampling": "shuffling", "rounds_per_epoch": 3}, "needs --rate, or --sampling balls-in-bins"),
+        ({"sampling": "balls-in-bins", "clip": "batch"}, "balls-in-bins clips each example"),
+        ({"sampling": "balls-in-bins", "contributions": 2}, "balls-in-bins clips each example"),
+        ({"sampling": "balls-in-bins", "rate": 0.1}, "--rate is for Poisson"),
     ],
 )
 def test_contradictions_are_usage_errors(given, message):
@@ -90,7 +103,7 @@ def test_contradictions_are_usage_errors(given, message):
         plan(**given)
 
 
-@pytest.mark.parametrize("name", ["shuffling", "poisson"])
+@pytest.mark.parametrize("name", ["shuffling", "poisson", "balls-in-bins"])
 def test_a_missing_size_is_a_usage_error(name):
     with pytest.raises(click.UsageError, match="--num-examples is missing"):
         plan(None, sampling=name)

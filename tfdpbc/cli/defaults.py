@@ -22,7 +22,7 @@ LEARNING_RATE_DECAY = 1.0
 MOMENTUM = 0.9
 
 # Names of the options' choices; a test compares them with the registries.
-SAMPLINGS = ("poisson", "shuffling", "subsampling")
+SAMPLINGS = ("poisson", "balls-in-bins", "shuffling", "subsampling")
 CLIPPINGS = ("full",)
 AGGREGATIONS = ("sum",)
 ALGORITHMS = ("batch-gradient",)

@@ -24,7 +24,9 @@ _SHAPE = [
     ),
     click.option("--clip", type=_CLIP, help=f"Clip each example or the whole batch.  [default: {defaults.CLIP}]"),
     click.option(
-        "--batch-size", type=int, help=f"Examples per round (Poisson: expected).  [default: {defaults.BATCH_SIZE}]"
+        "--batch-size",
+        type=int,
+        help=f"Examples per round (Poisson, balls-in-bins: expected).  [default: {defaults.BATCH_SIZE}]",
     ),
     click.option("--contributions", type=int, help="m, contributions per round: in place of --clip and --batch-size."),
     click.option("--examples-per-contribution", type=int, help="s, examples per contribution.  [default: 1]"),
@@ -48,7 +50,11 @@ _NOISE = [click.option("--noise-multiplier", type=float, help="Noise std over se
 _SIZE = [
     click.option("--num-examples", type=int, help="N, the size of the private data set."),
     click.option("--rate", type=float, help="Poisson: probability of joining a round, in place of --num-examples."),
-    click.option("--rounds-per-epoch", type=int, help="Poisson with --rate.  [default: 1/rate, rounded down]"),
+    click.option(
+        "--rounds-per-epoch",
+        type=int,
+        help="Poisson with --rate [default: 1/rate, rounded down]; balls-in-bins in place of --num-examples.",
+    ),
 ]
 
 
@@ -87,8 +93,13 @@ def check(options: Mapping[str, Any]) -> None:
         raise click.UsageError("--examples-per-contribution needs --contributions")
     if options.get("rate") is not None and options["sampling"] != "poisson":
         raise click.UsageError(f"--rate is for Poisson sampling; {options['sampling']} needs --num-examples")
-    if options.get("rounds_per_epoch") is not None and options["rate"] is None:
-        raise click.UsageError("--rounds-per-epoch needs --rate")
+    if options["sampling"] == "balls-in-bins":
+        if options["clip"] == "batch" or options["contributions"] is not None:
+            raise click.UsageError(
+                "balls-in-bins clips each example (--clip individual, --batch-size): no guarantee is known for batches"
+            )
+    elif options.get("rounds_per_epoch") is not None and options.get("rate") is None:
+        raise click.UsageError("--rounds-per-epoch needs --rate, or --sampling balls-in-bins")
     for name in _POSITIVE:
         if options.get(name) is not None:
             _validate.number(name, options[name], above=0.0)
@@ -99,7 +110,8 @@ def check(options: Mapping[str, Any]) -> None:
 
 
 def make_plan(options: Mapping[str, Any], num_examples: int | None) -> Any:
-    """The `PrivacyPlan` of the options for a data set of `num_examples` (None: Poisson with its rate given).
+    """The `PrivacyPlan` of the options for a data set of `num_examples` (None: Poisson with its rate given, or
+    balls-in-bins with its rounds).
 
     The noise is calibrated where `epsilon` is set; `check` has been called before.
     """
@@ -125,6 +137,8 @@ def _sampling(options: Mapping[str, Any], num_examples: int | None) -> Any:
 
     if options["sampling"] == "poisson":
         return _poisson(options, num_examples)
+    if options["sampling"] == "balls-in-bins":
+        return _balls_in_bins(options, num_examples)
     if num_examples is None:
         raise click.UsageError("--num-examples is missing")
     kind = {"shuffling": sampling.Shuffling, "subsampling": sampling.Subsampling}[options["sampling"]]
@@ -147,6 +161,20 @@ def _poisson(options: Mapping[str, Any], num_examples: int | None) -> Any:
     if num_examples is None:
         raise click.UsageError("--num-examples is missing (or --rate)")
     return dataclasses.replace(Poisson.individual(num_examples, m * s), contributions=groups)
+
+
+def _balls_in_bins(options: Mapping[str, Any], num_examples: int | None) -> Any:
+    from tfdpbc.sampling import BallsInBins
+
+    size, _ = _contributions(options)
+    rounds = options.get("rounds_per_epoch")
+    if rounds is None:
+        if num_examples is None:
+            raise click.UsageError("--num-examples is missing (or --rounds-per-epoch)")
+        return BallsInBins.individual(num_examples, size)
+    if num_examples is not None and options["batch_size"] is None:
+        size = -(-num_examples // rounds)
+    return BallsInBins(rounds, size)
 
 
 def _expected_size(options: Mapping[str, Any], rate: float, num_examples: int | None) -> int:
