@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import warnings
 from typing import Any
 
-from tfdpbc import _validate, aggregation, clipping, guarantee
+from tfdpbc import _validate, aggregation, analyses, clipping, guarantee
 from tfdpbc import sampling as samplings
 from tfdpbc.aggregation import Sum
 from tfdpbc.clipping import Clipping
@@ -22,15 +23,18 @@ class Spent:
 
     Attributes:
       plan: the plan they followed.
-      rounds: how many they are.
+      rounds: how many they are, from the plan's first on.
       void: why no guarantee holds for the model, or None.
       caveats: what else its reader must know.
+      repeated: rounds that were drawn anew and released besides (a run that was forked or begun again), a number for
+        each stretch; each composes as a training of its own.
     """
 
     plan: PrivacyPlan
     rounds: int
     void: str | None = None
     caveats: tuple[str, ...] = ()
+    repeated: tuple[int, ...] = ()
 
     def trade_off(self, group_size: int = 1) -> Any:
         """The `TradeOff` of the released rounds; that of a blatant leak where the guarantee is void."""
@@ -38,15 +42,27 @@ class Spent:
             from tfdpbc.accounting import Gaussian
 
             return Gaussian(math.inf)
-        return self.plan.trade_off(group_size, self.rounds)
+        parts = [self.plan.trade_off(group_size, rounds) for rounds in (self.rounds, *self.repeated)]
+        return functools.reduce(lambda one, other: one.compose(other), parts)
 
     def epsilon(self, delta: float, group_size: int = 1) -> float:
         """ε at `delta`; ∞ where the guarantee is void."""
+        if self.repeated and not self.void:
+            return float(self.trade_off(group_size).epsilon(_validate.probability("delta", delta)))
         return math.inf if self.void else self.plan.epsilon(delta, group_size, self.rounds)
 
     def guarantee(self, delta: float, group_size: int = 1) -> dict[str, Any]:
         """The guarantee as a JSON-able object (see `PrivacyPlan.guarantee`)."""
-        return self.plan.guarantee(delta, group_size, self.rounds, self.void, self.caveats)
+        stated = self.plan.guarantee(delta, group_size, self.rounds, self.void, self.caveats)
+        if self.repeated and stated["epsilon"] is not None:
+            curve, again = self.trade_off(group_size), sum(self.repeated)
+            stated |= {"epsilon": float(curve.epsilon(delta)), "mu": curve.mu, "rounds": self.rounds + again}
+            stated["adversary"] = self.plan.adversary
+            stated["warnings"] = [
+                *stated["warnings"],
+                f"Warning: {again} rounds were drawn and released a second time.",
+            ]
+        return stated
 
     def describe(self, delta: float = 1e-5, group_size: int = 1) -> str:
         """The guarantee in words."""
@@ -84,9 +100,6 @@ class PrivacyPlan:
         _validate.instance("sampling", self.sampling, Sampling, "Shuffling, Subsampling or Poisson")
         _validate.instance("clipping", self.clipping, Clipping, "a clipping such as FullGradientClipping(norm)")
         _validate.instance("aggregation", self.aggregation, Sum, "an aggregation such as Sum()")
-        if self.clipping.num_blocks() != 1:
-            # Each block is a release of its own (σ/√L); until the accounting says so, it is not offered.
-            _validate.fail("clipping", "a clipping of one block", self.clipping)
         noise = _validate.number("noise_multiplier", self.noise_multiplier, at_least=0.0, at_most=1e12)
         if 0 < noise < 1e-6:
             _validate.fail("noise_multiplier", "0 or at least 1e-6", noise)
@@ -119,7 +132,11 @@ class PrivacyPlan:
         return self.sampling.sensitivity_factor * bounds
 
     def noise_std(self, round_index: int) -> list[float]:
-        """Standard deviation of the noise on the aggregate (before division), for each block."""
+        """Standard deviation of the noise on the aggregate (before division), for each block.
+
+        Each of L blocks is noised for its own sensitivity, so one hit moves the whole by √L times the noise's scale: the
+        guarantee is that of σ/√L (accounting.md, section 3).
+        """
         bounds = self.clipping.bounds(round_index, self.rounds_per_epoch)
         return [self.noise_multiplier * self.sensitivities(bound) for bound in bounds]
 
@@ -132,12 +149,12 @@ class PrivacyPlan:
 
     @property
     def adversary(self) -> str:
-        """Against whom the guarantee holds."""
-        return guarantee.adversary(self.sampling)
+        """Against whom `trade_off` holds; a single ε may hold against a stronger one (see `guarantee`)."""
+        return analyses.adversary(self.sampling)
 
     def trade_off(self, group_size: int = 1, rounds: int | None = None) -> Any:
         """The `TradeOff` of the first `rounds` rounds (all by default) for a group of `group_size` examples."""
-        return guarantee.trade_off(self.sampling, self.noise_multiplier, self._rounds(rounds), self._group(group_size))
+        return analyses.trade_off(self._run(group_size, rounds))
 
     def epsilon(self, delta: float, group_size: int = 1, rounds: int | None = None) -> float:
         """ε of the guarantee at `delta`, never below the truth; ∞ without noise. Warns where `delta` >= 1/N."""
@@ -149,16 +166,26 @@ class PrivacyPlan:
         return self.trade_off(group_size, rounds).mu
 
     def participation(self, group_size: int = 1, rounds: int | None = None) -> Any:
-        """Exact distribution of c² (accounting.md, section 2) for fixed sizes; None for Poisson."""
-        if self.sampling.name == "poisson":
-            return None
-        return guarantee.participation(self.sampling, self._rounds(rounds), self._group(group_size))
+        """Exact distribution of c² (accounting.md, section 2) for fixed sizes; None where sizes are random."""
+        return analyses.participation(self.sampling, self._rounds(rounds), self._group(group_size))
 
     def bounds(self, delta: float, group_size: int = 1, rounds: int | None = None) -> dict[str, dict[str, Any]]:
-        """Every method that applies: name → {"epsilon", "adversary", "certified"}."""
+        """Every method that applies: name → {"epsilon", "adversary", "certified", "kind"}.
+
+        `certified` means that ε is proven to be an upper bound. Of kind "lower" is what is proven to be given away at
+        least; where it lies below the guarantee, nobody knows what is in between.
+        """
         self._check_delta(delta)
-        rounds, group_size = self._rounds(rounds), self._group(group_size)
-        return guarantee.bounds(self.sampling, self.noise_multiplier, rounds, group_size, delta)
+        found = analyses.methods(self._run(group_size, rounds))
+        return {
+            name: {
+                "epsilon": float(method.epsilon(delta)),
+                "adversary": method.adversary,
+                "certified": method.certified,
+                "kind": method.kind,
+            }
+            for name, method in found.items()
+        }
 
     def guarantee(
         self,
@@ -178,9 +205,8 @@ class PrivacyPlan:
           caveats: warnings to add to the plan's own.
         """
         rounds = self._rounds(rounds)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the object carries its warnings itself
-            epsilon = self.epsilon(delta, group_size, rounds)
+        _validate.probability("delta", delta)
+        epsilon, whom = analyses.headline(self._run(group_size, rounds), delta)
         if math.isinf(epsilon):
             void = void or "no noise was added"
         notes = list(caveats)
@@ -192,7 +218,7 @@ class PrivacyPlan:
         return {
             "sampling": self.sampling.name,
             "neighbouring": self.neighbouring,
-            "adversary": self.adversary,
+            "adversary": whom,
             "noise_multiplier": self.noise_multiplier,
             "rounds": rounds,
             "delta": delta,
@@ -222,11 +248,12 @@ class PrivacyPlan:
         epsilon = _validate.number("epsilon", epsilon, above=0.0)
         self._check_delta(delta)
 
-        group_size = self._group(group_size)
+        run = self._run(group_size, None)
+        root_blocks = math.sqrt(self.clipping.num_blocks())
 
         def epsilon_of(noise_multiplier: float) -> float:
-            curve = guarantee.trade_off(self.sampling, noise_multiplier, self.rounds, group_size)
-            return float(curve.epsilon(delta))
+            tried = dataclasses.replace(run, noise_multiplier=noise_multiplier / root_blocks)
+            return analyses.headline(tried, delta)[0]
 
         return dataclasses.replace(self, noise_multiplier=calibration.smallest_noise(epsilon_of, epsilon))
 
@@ -280,6 +307,10 @@ class PrivacyPlan:
                 f"got delta={delta:g}",
                 stacklevel=3,
             )
+
+    def _run(self, group_size: int, rounds: int | None) -> analyses.Run:
+        noise = self.noise_multiplier / math.sqrt(self.clipping.num_blocks())
+        return analyses.Run(self.sampling, noise, self._rounds(rounds), self._group(group_size))
 
     def _rounds(self, rounds: int | None) -> int:
         if rounds is None:
