@@ -17,7 +17,8 @@ a = (own contribution − that of any other)/(2Cσ). Neighbours may thus be told
 Tests. Whatever is computed from the updates can only hide. An epoch is reduced to one number, whose law is exact:
   - the maximum of the T updates: F_a(c) = ((1 − p) Φ(c) + p Φ(c − a)) Φ(c)^{T−1}, good where σ is small;
   - their sum over √T: F_a(c) = (1 − p) Φ(c) + p Φ(c − a/√T), good where σ is large;
-then cut into slices, which makes a pair of discrete distributions; of several epochs, composed by convolution.
+  - Σ_t k(x_t), k the likelihood ratio e^{x/σ − 1/(2σ²)} of a round rounded to a lattice, good in between: a convolution;
+and cut into slices, which makes a pair of discrete distributions; of several epochs, composed by convolution.
 
 Rounding. For measures p_low <= P and q_high >= Q on the slices, (P^E − e^ε Q^E)_+ >= (p_low^E − e^ε q_high^E)_+. So
 rounding P's weights down, Q's up, privacy losses log(p/q) down to a lattice, merging slices and leaving some out all
@@ -31,7 +32,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy import special
@@ -39,13 +40,16 @@ from scipy import special
 from tfdpbc import _validate
 from tfdpbc.accounting import pld
 from tfdpbc.accounting._gaussian import TINY, ULP
+from tfdpbc.accounting.tradeoff import minimise
 
 _SLICES = 1 << 16
 _REACH = 38.5  # Φ(−38.5) is the smallest positive float64
-_CELLS = (1 << 12, 1 << 16)  # least and most lattice cells over the losses of one epoch
+_CELLS = (1 << 12, 1 << 15)  # least and most lattice cells over the losses of one epoch
 _PER_DEVIATION = 64  # lattice cells per standard deviation of the loss, if the above allow
 _OFFSETS = (0.0, 0.01, 0.05, 0.2, 0.5)  # where in its group a lattice point may lie; the best is taken
 _RATIO_CELLS = (1 << 14, 1 << 11)  # values of a rounded likelihood ratio of one round: at most, else
+_BOTH = 100  # epochs up to which both directions are tried: beyond, P against Q is always the better
+_RATIO_SHIFTS = (0.02, 1.7)  # below, the sum is as good; above, the maximum
 _NODES, _WEIGHTS = special.roots_legendre(16)
 
 
@@ -73,7 +77,8 @@ class _Pair:
 
     def cut_short(self, rounds: int) -> _Pair:
         """Its first `rounds` rounds: the example is in one of them with probability p·rounds/T."""
-        return dataclasses.replace(self, rounds=rounds, participation=self.participation * rounds / self.rounds)
+        share = self.participation * rounds / self.rounds * (1 - 4 * ULP)  # the pair gets harder to tell with less
+        return dataclasses.replace(self, rounds=rounds, participation=share)
 
     def reversed(self) -> _Pair:
         return dataclasses.replace(self, a=self.b, b=self.a)
@@ -101,23 +106,25 @@ class _Pair:
 
         x_1..x_T are independent under N(0, I); under N(a e_t, I) one of them has another law, so that the law of the sum
         is a convolution: for any function k, exactly. That k is rounded costs information, never validity.
-        Needs a = 0 or b = 0.
+        Needs a = 0 or b = 0: with a third law in play the sum is no longer what tells the two apart.
         """
         shift, reverse = max(self.a, self.b), self.b > 0
-        if self.rounds < 2 or not 0.02 <= shift <= 1.7:
+        if self.rounds < 2 or min(self.a, self.b) != 0 or not _RATIO_SHIFTS[0] <= shift <= _RATIO_SHIFTS[1]:
             return None
         laws = _ratio_sums(self.rounds, shift)
         if laws is None:
             return None
         without, present, wrong = laws
         low, high = self.participation * present + (1 - self.participation) * without, without
-        # The laws of one round are accurate relative to themselves, that of T to T times as much.
-        relative = 64 * ULP * (self.rounds + 8)
+        # The weights of a round are relatively accurate, that of T rounds to T times as much; but for what lies more
+        # than 6 deviations out, where a weight of 2e-9 may be wrong by 1e-12 of itself.
+        relative = 256 * ULP * (self.rounds + 8)
         low, high = (high, low) if reverse else (low, high)
         return _Observed(low * (1 - relative), high * (1 + relative), wrong)
 
 
 @functools.lru_cache(maxsize=2)
+@np.errstate(over="ignore")  # within pld.py, of a Chernoff bound that is not the best one then
 def _ratio_sums(rounds: int, shift: float) -> tuple[np.ndarray, np.ndarray, float] | None:
     """The laws of Σ k(x_t) under N(0, I) and N(shift·e_1, I), shape [n] each, and their errors' total variation."""
     for cells in _RATIO_CELLS:
@@ -133,7 +140,7 @@ def _ratio_sums(rounds: int, shift: float) -> tuple[np.ndarray, np.ndarray, floa
         aligned = np.zeros((2, size))
         for row, law in zip(aligned, (without, present), strict=True):
             row[law.first - first :][: law.weights.size] = law.weights
-        wrong = 8 * (rest.infinity + without.infinity + present.infinity)
+        wrong = 8 * (rest.infinity + without.infinity + present.infinity) + 1e-20 * rounds
         return aligned[0], aligned[1], wrong
     return None
 
@@ -226,7 +233,7 @@ class _Losses:
         """The distribution ∝ p e^{θ l}, and the logarithm of Σ p e^{θ l}."""
         with np.errstate(divide="ignore"):
             logs = np.log(self.weights) + theta * self.values
-        scale = float(special.logsumexp(logs))
+        scale = _log_sum(logs)
         weights = np.exp(logs - scale)
         keep = np.flatnonzero(weights > 1e-22)
         part = slice(int(keep[0]), int(keep[-1]) + 1)
@@ -244,19 +251,20 @@ def _on_lattice(observed: _Observed, step: float, floor: float) -> _Losses:
     keep = (observed.low > max(floor, observed.wrong * 1e-3)) & (observed.high > 0)
     low, high = observed.low[keep], observed.high[keep]
     scaled = (np.log(low) - np.log(high)) / step
+    rounding = 2 * ULP * (low.size + 16)  # of the sums below, at worst
     best, best_mean = None, -np.inf
     for offset in _OFFSETS:
         group = np.floor(scaled + 0.5 - offset).astype(np.int64)
         first = int(group.min())
         weights, others = np.bincount(group - first, low), np.bincount(group - first, high)
         used = weights > 0
-        weights, others = weights[used] * (1 - 1e-12), others[used] * (1 + 1e-12)
+        weights, others = weights[used] * (1 - rounding), others[used] * (1 + rounding)
         losses = np.log(weights) - np.log(others)
         index = np.floor((losses - 1e-12 * (1 + np.abs(losses))) / step).astype(np.int64)
         mean = float(index @ weights)
         if mean > best_mean:
             start = int(index.min())
-            best, best_mean = _Losses(step, start, np.bincount(index - start, weights)), mean
+            best, best_mean = _Losses(step, start, np.bincount(index - start, weights) * (1 - rounding)), mean
     return best
 
 
@@ -279,15 +287,20 @@ def _compose(factors: Sequence[tuple[_Losses, int]], delta: float, wrong: float)
         law, log = losses.tilted(theta)
         log_scale += count * log
         size += count * (abs(log) + theta * float(np.abs(law.losses).max()) + 8)
-        many = law.self_compose(count)
-        if many.step == law.step:
-            total = many if total is None else total.compose(many)
+        with np.errstate(over="ignore"):
+            many = law.self_compose(count)
+            if many.step == law.step:
+                total = many if total is None else total.compose(many)
         if many.step != law.step or total.step != law.step:  # pld.py widened the lattice, which is pessimistic
             return None
     # Total variation: the transform's own account, four times for clipping negative weights and normalising.
     error = 4 * total.infinity
-    relative = min(0.5, 8 * ULP * size + 1e-11)
-    centre = float(total.losses @ total.weights)
+    relative = 8 * ULP * size + 1e-11
+    if relative > 0.5:
+        return 0.0
+    # The tail lies a few 1/θ below the tilted mean: what is computed is scaled to that point.
+    mean = float(total.losses @ total.weights)
+    centre = mean - 3 / theta
     gap = total.losses - centre
     near = np.where(gap * (1 + theta) > -600.0, gap, np.inf)  # what is far below the tail is left out: no overflow
     first, second = total.weights * np.exp(-theta * near), total.weights * np.exp(-(1 + theta) * near)
@@ -300,68 +313,175 @@ def _compose(factors: Sequence[tuple[_Losses, int]], delta: float, wrong: float)
         part = np.exp(min(epsilon - centre, 700.0)) * float(np.sum(second[start:]))
         slack = error / (1 + theta) * np.exp(min(-theta * (epsilon - centre), 700.0))
         found = whole * (1 - 1e-11) - part * (1 + 1e-11) - slack
-        if found <= 0:
+        if not found > 0 or epsilon - centre > 700:  # e^{ε − centre} was cut off there
             return -np.inf
         target = delta + (wrong * (1 + np.exp(min(epsilon, 700.0))) if wrong else 0.0)
         return np.log(found) + log_scale - theta * centre + np.log1p(-relative) - np.log(target)
 
     # Far below the window the transform's error dominates: start from the largest point that is certain.
-    points = np.linspace(max(0.0, total.losses[0]), max(1e-9, total.losses[-1]), 257)
+    most = max(1e-9, float(total.losses[-1]))
+    points = np.concatenate([np.linspace(0, most, 129), centre + np.linspace(-599, 599, 129) / (1 + theta), [mean]])
+    points = np.unique(np.clip(points, 0.0, most))
     good = [i for i, point in enumerate(points) if excess(float(point)) > 0]
     if not good:
         return 0.0
-    return _largest(excess, 0.0, float(points[good[-1]]), float(points[min(good[-1] + 1, 256)]))
+    return _largest(excess, 0.0, float(points[good[-1]]), float(points[min(good[-1] + 1, points.size - 1)]))
+
+
+def _log_sum(logs: np.ndarray) -> float:
+    most = float(np.max(logs))
+    return most + float(np.log(np.sum(np.exp(logs - most))))
 
 
 def _tilt(factors: Sequence[tuple[_Losses, int]], delta: float) -> float:
     """θ near the saddle point, the minimiser of (log Π E e^{θ l} − log δ)/θ: the tail is then computed at full precision."""
-    grid = np.geomspace(1e-4, 1e5, 60)
-    moments = np.zeros(grid.size)
+    laws = []
     for losses, count in factors:
         stride = max(1, losses.weights.size >> 12)
         size = -(-losses.weights.size // stride)
         coarse = np.bincount(np.arange(losses.weights.size) // stride, losses.weights, size)
         values = losses.values[0] + stride * losses.step * np.arange(size)
         keep = coarse > 0
-        logs = np.log(coarse[keep])
-        moments += count * np.array([special.logsumexp(logs + t * values[keep]) for t in grid])
-    return float(grid[np.argmin((moments - np.log(delta)) / grid)])
+        laws.append((np.log(coarse[keep]), values[keep], count))
+
+    def chernoff(log_theta: float) -> float:
+        theta = np.exp(log_theta)
+        moment = sum(count * _log_sum(logs + theta * values) for logs, values, count in laws)
+        return (moment - np.log(delta)) / theta
+
+    grid = np.linspace(np.log(1e-5), np.log(1e5), 24)
+    best = int(np.argmin([chernoff(x) for x in grid]))
+    return float(np.exp(minimise(chernoff, grid[max(best - 1, 0)], grid[min(best + 1, 23)], 16)))
 
 
-def _tests(pair: _Pair) -> Iterator[tuple[Callable[[_Pair, float], _Observed | None], _Pair]]:
-    for one in (pair, pair.reversed()):
-        for test in (_Pair.by_maximum, _Pair.by_sum, _Pair.by_ratio):
-            yield test, one
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """`full` epochs and `rest` further rounds of `pair`."""
+
+    pair: _Pair
+    full: int
+    rest: int
+
+    def bound(self, delta: float, both: bool) -> float:
+        """The best bound on ε(δ) of the three tests, in the direction P against Q, and Q against P."""
+        pairs = [self.pair, self.pair.reversed()] if both else [self.pair]
+        return max(self._tested(test, pair, delta) for pair in pairs for test in _TESTS)
+
+    def _tested(self, test: Callable[[_Pair, float], _Observed | None], pair: _Pair, delta: float) -> float:
+        tail = max(delta * 1e-6 / (self.full + 1), 1e-305)
+        epoch = test(pair, tail) if self.full else None
+        part = test(pair.cut_short(self.rest), tail) if self.rest else None
+        parts = [(one, count) for one, count in ((epoch, self.full), (part, 1)) if one is not None]
+        alone = (_largest(functools.partial(_one_epoch, one), delta, 0.0, 800.0) for one, _ in parts)
+        if self.full <= 1:
+            best = max(alone, default=0.0)
+            if epoch is None or part is None:
+                return best
+        else:
+            best = 0.0
+        floor = max(delta * 1e-8 / (_SLICES * self.full), 1e-300)  # slices lighter than that are left out
+        step = _step(epoch, floor)
+        # Without the rest too: where its losses are finer than the lattice, rounding may cost more than they give.
+        for used in range(1 if self.full > 1 else 2, len(parts) + 1):
+            wrong = sum(one.wrong * count for one, count in parts[:used])
+            for widen in (1, 4, 16, 64):
+                factors = [(_on_lattice(one, step * widen, floor), count) for one, count in parts[:used]]
+                bound = _compose(factors, delta, wrong)
+                if bound is not None:
+                    best = max(best, bound)
+                    break
+        return best or max(alone, default=0.0)
 
 
-def _several(test, pair: _Pair, full: int, rest: int, delta: float) -> float:
-    """The bound of `full` epochs and `rest` rounds of another, all observed by one `test`."""
-    tail = max(delta * 1e-6 / (full + 1), 1e-290)
-    epoch = test(pair, tail) if full else None
-    part = test(pair.cut_short(rest), tail) if rest else None
-    best = 0.0
-    for one in (epoch, part):
-        if one is not None:
-            best = max(best, _largest(lambda epsilon, one=one: _one_epoch(one, epsilon), delta, 0.0, 800.0))
-    if epoch is None or (full == 1 and part is None):
-        return best
-    floor = max(delta * 1e-8 / (_SLICES * full), 1e-300)  # slices lighter than that are left out
-    step = _step(epoch, floor)
-    counts = [(epoch, full)] + ([] if part is None else [(part, 1)])
-    for used in range(1 if full > 1 else 2, len(counts) + 1):
-        wrong = sum(one.wrong * count for one, count in counts[:used])
-        for widen in (1, 4, 16, 64):
-            factors = [(_on_lattice(one, step * widen, floor), count) for one, count in counts[:used]]
-            bound = _compose(factors, delta, wrong)
-            if bound is not None:
-                best = max(best, bound)
-                break
-    return best
+_TESTS = (_Pair.by_maximum, _Pair.by_sum, _Pair.by_ratio)
+
+
+def _gaussian(mu: float, delta: float) -> float:
+    """A lower bound on ε(δ) of G_μ, next to it: what the sums of whole epochs, p = 1, are worth."""
+
+    def lower(epsilon: float) -> float:
+        a, b = mu / 2 - epsilon / mu, mu / 2 + epsilon / mu
+        slack = ULP * (16 + 8 * (1 + abs(a)) * b)
+        first, second = float(special.ndtr(a)), float(np.exp(epsilon + special.log_ndtr(-b)))
+        return first * (1 - slack) - second * (1 + slack + 8 * ULP * (epsilon + b * b))
+
+    return _largest(lower, delta, 0.0, mu * mu / 2 + 40 * mu)
 
 
 def lower_bound(
     rounds_per_epoch: int, noise_multiplier: float, rounds: int, delta: float, participation: float = 1.0
 ) -> float:
-    pair = _Pair(rounds_per_epoch, 1 / noise_multiplier, 0.0, participation)
+    """A certified lower bound on ε(δ) of shuffled training, one example replaced, no round shown to the adversary.
+
+    No analysis of whatever kind can claim less than this for `Shuffling`: neither a Poisson number nor an
+    extrapolation. What may be claimed is the bound of section 2; the truth lies between the two.
+
+    Args:
+      rounds_per_epoch: T >= 1.
+      noise_multiplier: σ > 0, noise standard deviation over the sensitivity 2C of the sum.
+      rounds: rounds released, >= 0; of the last epoch any number.
+      delta: 0 < δ < 1.
+      participation: chance p = T m s/N that an example takes part in an epoch, 0 < p <= 1.
+
+    Returns:
+      ε >= 0 such that the training is not (ε', δ)-DP for any ε' < ε.
+
+    Raises:
+      TypeError, ValueError: for an argument out of range.
+    """
+    rounds_per_epoch = _validate.integer("rounds_per_epoch", rounds_per_epoch, at_least=1)
+    noise_multiplier = _validate.number("noise_multiplier", noise_multiplier, above=0)
+    rounds = _validate.integer("rounds", rounds, at_least=0)
+    delta = _validate.probability("delta", delta)
+    participation = _validate.probability("participation", participation, one=True)
+    if rounds == 0:
+        return 0.0
     full, rest = divmod(rounds, rounds_per_epoch)
-    return max(_several(test, one, full, rest, delta) for test, one in _tests(pair))
+    mu = np.sqrt(full / rounds_per_epoch) / noise_multiplier
+    whole = _gaussian(mu * (1 - 4 * ULP), delta) if participation == 1 and full else 0.0
+    if rounds_per_epoch == 1 and participation == 1:
+        return whole  # that is all there is to know
+    run = _Run(_Pair(rounds_per_epoch, 1 / noise_multiplier, 0.0, participation), full, rest)
+    return max(whole, run.bound(delta, both=full <= _BOTH))
+
+
+def zero_out_lower_bound(rounds_per_epoch: int, noise_over_clip: float, epochs: int, delta: float) -> float:
+    """The same where a neighbour's example counts as 0 ("zero-out") and noise is measured in clip norms.
+
+    The pair is the mixture of N(2e_t, σ²I) against that of N(e_t, σ²I): all others contribute −C, the example +C or 0.
+    One epoch observed by its maximum has δ(ε) >= max_c (1 − F_2(c)) − e^ε (1 − F_1(c)), F_a(c) =
+    Φ((c − a)/σ) Φ(c/σ)^{T−1}.
+
+    Args:
+      rounds_per_epoch: T >= 1.
+      noise_over_clip: σ > 0, noise standard deviation over the clip norm C.
+      epochs: E >= 1 whole epochs, every example in each.
+      delta: 0 < δ < 1.
+
+    Returns:
+      ε >= 0 such that the training is not (ε', δ)-DP for any ε' < ε.
+
+    Raises:
+      TypeError, ValueError: for an argument out of range.
+    """
+    rounds_per_epoch = _validate.integer("rounds_per_epoch", rounds_per_epoch, at_least=1)
+    noise_over_clip = _validate.number("noise_over_clip", noise_over_clip, above=0)
+    epochs = _validate.integer("epochs", epochs, at_least=1)
+    delta = _validate.probability("delta", delta)
+    pair = _Pair(rounds_per_epoch, 2 / noise_over_clip, 1 / noise_over_clip, 1.0)
+    return _Run(pair, epochs, 0).bound(delta, both=epochs <= _BOTH)
+
+
+def epoch_profile(epsilon, rounds_per_epoch: int, noise_multiplier: float, participation: float = 1.0):
+    """A lower bound on δ(ε) of one shuffled epoch, for ε >= 0 (a number or an array); arguments as in `lower_bound`."""
+    rounds_per_epoch = _validate.integer("rounds_per_epoch", rounds_per_epoch, at_least=1)
+    noise_multiplier = _validate.number("noise_multiplier", noise_multiplier, above=0)
+    participation = _validate.probability("participation", participation, one=True)
+    points = np.asarray(epsilon, np.float64)
+    if not np.all(points >= 0):
+        _validate.fail("epsilon", "numbers >= 0", epsilon)
+    pair = _Pair(rounds_per_epoch, 1 / noise_multiplier, 0.0, participation)
+    seen = [test(one, 1e-305) for one in (pair, pair.reversed()) for test in _TESTS]
+    found = [max(_one_epoch(one, float(e)) for one in seen if one is not None) for e in points.reshape(-1)]
+    result = np.asarray(found).reshape(points.shape)
+    return float(result) if points.ndim == 0 else result
