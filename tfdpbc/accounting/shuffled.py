@@ -373,12 +373,9 @@ class _Run:
         part = test(pair.cut_short(self.rest), tail) if self.rest else None
         parts = [(one, count) for one, count in ((epoch, self.full), (part, 1)) if one is not None]
         alone = (_largest(functools.partial(_one_epoch, one), delta, 0.0, 800.0) for one, _ in parts)
-        if self.full <= 1:
-            best = max(alone, default=0.0)
-            if epoch is None or part is None:
-                return best
-        else:
-            best = 0.0
+        best = max(alone, default=0.0) if self.full <= 1 or epoch is None else 0.0
+        if epoch is None or (self.full == 1 and part is None):
+            return best
         floor = max(delta * 1e-8 / (_SLICES * self.full), 1e-300)  # slices lighter than that are left out
         step = _step(epoch, floor)
         # Without the rest too: where its losses are finer than the lattice, rounding may cost more than they give.
