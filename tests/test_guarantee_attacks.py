@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import json
 import os
 import warnings
@@ -651,5 +652,12 @@ class TestArithmetic:
                 bound = super().bounds(round_index, rounds_per_epoch)
                 return bound * 2 if isinstance(bound, list) else tf.concat([bound, bound], 0)
 
-        with pytest.raises(ValueError, match="clipping must be a clipping of one block"):
-            dp.PrivacyPlan(INDIVIDUAL, TwoBlocks(1.0), 1.0, 1)
+        two, one = (dp.PrivacyPlan(INDIVIDUAL, kind(1.0), 1.5, 3) for kind in (TwoBlocks, dp.FullGradientClipping))
+        weaker = dataclasses.replace(one, noise_multiplier=1.5 / np.sqrt(2))
+        assert two.noise_std(0) == [*one.noise_std(0)] * 2
+        assert two.epsilon(1e-5) == weaker.epsilon(1e-5) > one.epsilon(1e-5)
+        assert two.trade_off(2).f(0.1) == weaker.trade_off(2).f(0.1)
+        assert two.bounds(1e-5)["mixture"] == weaker.bounds(1e-5)["mixture"]
+        done = two.calibrate(2.0, 1e-5)
+        assert done.noise_multiplier == pytest.approx(one.calibrate(2.0, 1e-5).noise_multiplier * np.sqrt(2), rel=2e-3)
+        assert 1.98 <= done.epsilon(1e-5) <= 2.0

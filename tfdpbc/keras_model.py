@@ -20,6 +20,7 @@ from tfdpbc.errors import BudgetExhausted, DataError
 from tfdpbc.gradients import auto
 from tfdpbc.gradients.function import ModelFunction
 from tfdpbc.gradients.losses import PerExampleLoss
+from tfdpbc.ledger import Ledger
 from tfdpbc.plan import PrivacyPlan, Spent
 from tfdpbc.random import Streams
 from tfdpbc.training import checkpoint, loop
@@ -34,7 +35,7 @@ _OTHER_PLAN = "the weights were restored from a training under another plan, who
 _VOID = 0
 _TRAINED = "_tfdpbc_trained"
 _SEEDED = "Warning: the run was seeded; the guarantee holds only against those who do not know the seed."
-_FROZEN = ("model", "plan", "algorithm", "engine", "statistics", "streams")
+_FROZEN = ("model", "plan", "algorithm", "engine", "statistics", "streams", "ledger")
 _REFUSED = {
     "batch_size": "the plan's sampling draws the batches",
     "shuffle": "the plan's sampling draws the batches",
@@ -89,7 +90,7 @@ class PrivateModel(keras.Model):
         self.physical_batch_size = physical_batch_size
         self.streams = Streams(seed)
         # Counted in Python, so that restoring old weights can't lower it; mirrored in a variable, so that it is saved.
-        self._recorded = 0
+        self.ledger = Ledger()
         self._unfinished: int | None = None  # epoch whose draws this process holds
         self._voided = False  # raw statistics were written once; nothing takes that back
         self._fitting = False
@@ -228,10 +229,11 @@ class PrivateModel(keras.Model):
             void = _OTHER_PLAN
         if void:
             released = min(released, self.plan.rounds)  # restored counts may be of a longer plan
-        return Spent(self.plan, released, void, () if self.streams.seed is None else (_SEEDED,))
+        repeated = self.ledger.spent(self.plan).repeated
+        return Spent(self.plan, released, void, () if self.streams.seed is None else (_SEEDED,), repeated)
 
     def _released(self) -> int:
-        return max(self._recorded, int(self._rounds_released))
+        return max(self.ledger.position(self.plan), int(self._rounds_released))
 
     def _sync(self) -> None:
         """Brings the variables up to date before they are written: restored weights may have set them back."""
@@ -242,9 +244,11 @@ class PrivateModel(keras.Model):
     def _record(self, rounds: int) -> None:
         """Counts rounds as released, before they are. Nothing lowers the count."""
         _validate.integer("rounds", rounds, at_least=0)
-        object.__setattr__(self.model, _TRAINED, True)
-        self._recorded = self._released() + rounds
-        self._rounds_released.assign(self._recorded)
+        restored = self._released() - self.ledger.position(self.plan)  # a weight file may have brought more
+        self.ledger.record(self.plan, restored + rounds)
+        if self.ledger.entries:
+            object.__setattr__(self.model, _TRAINED, True)
+        self._sync()
 
     def _state_variables(self) -> list[Any]:
         return compatibility.data_written_state(self.model, self.statistics)
@@ -258,7 +262,7 @@ class PrivateModel(keras.Model):
     def save_checkpoint(self, path: Any) -> None:
         """Writes weights, optimizer state and the count of released rounds to one file."""
         self._build_optimizer()
-        self._sync()
+        self._record(0)
         checkpoint.save(self, path)
 
     def load_checkpoint(self, path: Any) -> None:
@@ -268,7 +272,8 @@ class PrivateModel(keras.Model):
           RunFolderError: the file is missing, damaged, of another plan or of another model; nothing was changed.
         """
         self._build_optimizer()
-        self._record(max(0, checkpoint.load(self, path) - self._released()))
+        self.ledger.absorb(checkpoint.load(self, path))
+        self._record(0)
         self._unfinished = None  # the rest of its permutation belongs to another process
 
     def _build_optimizer(self) -> None:

@@ -78,3 +78,23 @@ def test_checkpoints_of_something_else_are_refused(tmp_path, other, message):
     fresh().save_checkpoint(tmp_path / "state.npz")
     with pytest.raises(RunFolderError, match=message):
         fresh(**other).load_checkpoint(tmp_path / "state.npz")
+
+
+def test_pitfall_14_two_runs_resumed_from_one_checkpoint_add_up(tmp_path):
+    """pitfall 14: what two continuations of one checkpoint released is counted for both, once for what they share."""
+    model = fresh()
+    model.fit(X, Y, epochs=1, verbose=0)
+    model.save_checkpoint(tmp_path / "state.npz")
+    per_epoch = model.plan.rounds_per_epoch
+    twins = [fresh(), fresh()]
+    for twin in twins:
+        twin.load_checkpoint(tmp_path / "state.npz")
+        assert twin.ledger.entries == model.ledger.entries
+        twin.fit(X, Y, epochs=1, verbose=0)
+        assert twin.spent.rounds == 2 * per_epoch and twin.spent.repeated == ()
+    twins[0].ledger.absorb(twins[1].ledger)
+    assert twins[0].spent.rounds == 2 * per_epoch and twins[0].spent.repeated == (per_epoch,)
+    assert twins[0].spent.epsilon(1e-5) > twins[1].spent.epsilon(1e-5)
+    stated = twins[0].spent.guarantee(1e-5)
+    assert stated["rounds"] == 3 * per_epoch and "released a second time" in stated["warnings"][-1]
+    assert stated["epsilon"] == twins[0].spent.epsilon(1e-5)

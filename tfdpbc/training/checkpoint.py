@@ -1,6 +1,6 @@
 """Checkpoints: everything a stopped run needs to go on, in one file that is written whole or not at all.
 
-A checkpoint holds the weights, the optimizer's state and the count of released rounds. It holds no randomness: a resumed
+A checkpoint holds the weights, the optimizer's state and the ledger of released rounds. It holds no randomness: a resumed
 run draws fresh noise, unless the user gave a seed, which then reproduces the draws of each round from its number.
 """
 
@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from tfdpbc.errors import RunFolderError
+from tfdpbc.ledger import Ledger
 
-FORMAT = 1
+FORMAT = 2
 
 
 def save(model: Any, path: Any) -> None:
@@ -28,7 +29,7 @@ def save(model: Any, path: Any) -> None:
     """
     path = Path(path)
     arrays = {name: np.asarray(variable) for name, variable in _variables(model)}
-    meta = {"format": FORMAT, "rounds": model.spent.rounds, "plan": model.plan.to_config()}
+    meta = {"format": FORMAT, "ledger": model.ledger.to_config(), "plan": model.plan.to_config()}
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     try:
@@ -40,11 +41,11 @@ def save(model: Any, path: Any) -> None:
         raise
 
 
-def load(model: Any, path: Any) -> int:
+def load(model: Any, path: Any) -> Ledger:
     """Restores what `save` wrote into a compiled, built `PrivateModel`; nothing changes if the file does not fit.
 
     Returns:
-      The number of rounds released when the checkpoint was written.
+      The ledger at the time the checkpoint was written.
 
     Raises:
       RunFolderError: the file is missing, damaged, of another plan or of another model.
@@ -53,7 +54,7 @@ def load(model: Any, path: Any) -> int:
         with np.load(path, allow_pickle=False) as file:
             stored = {name: file[name] for name in file.files}
         meta = json.loads(bytes(stored.pop("meta")).decode())
-        rounds, plan = int(meta["rounds"]), meta["plan"]
+        ledger, plan = Ledger.from_config(meta["ledger"]), meta["plan"]
     except FileNotFoundError as error:
         raise RunFolderError(f"no checkpoint at {path}") from error
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
@@ -66,7 +67,7 @@ def load(model: Any, path: Any) -> int:
         raise RunFolderError(f"the checkpoint {path} belongs to a model or an optimizer of another shape")
     for name, variable in variables.items():
         variable.assign(stored[name])
-    return rounds
+    return ledger
 
 
 def _variables(model: Any) -> list[tuple[str, Any]]:
