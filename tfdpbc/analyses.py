@@ -195,7 +195,7 @@ def _more_of_poisson(run: Run) -> dict[str, Method]:
     def black_box(delta: float) -> float:
         orders = range(2, 257)
         return renyi.to_epsilon(
-            lambda order: run.rounds * renyi.black_box_upper(base, run.sampling.rate, order), delta, orders
+            lambda order: run.rounds * renyi.subsampled_upper(base, run.sampling.rate, order), delta, orders
         )
 
     return {"black_box": Method(USUAL_ADVERSARY, black_box)}

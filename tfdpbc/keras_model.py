@@ -458,8 +458,8 @@ class PrivateModel(keras.Model):
         self.reset_metrics()
         self._rounds.mean_loss.reset_state()
         start = self._released() - epoch * self.plan.rounds_per_epoch
-        if start and self._unfinished != epoch and self.plan.sampling.name == "shuffling":
-            # The permutation that this epoch began with is gone; another one could use an example twice.
+        if start and self._unfinished != epoch and self.plan.sampling.epoch_is_joint:
+            # The draws that this epoch began with are gone; other ones could use an example twice.
             warnings.warn(
                 "the unfinished epoch cannot be resumed; the rest of its rounds counts as released", stacklevel=3
             )

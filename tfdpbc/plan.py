@@ -79,7 +79,7 @@ class PrivacyPlan:
     cannot drift apart. Data, random state and realised batch sizes are never stored in a plan.
 
     Args:
-      sampling: `Shuffling`, `Subsampling` or `Poisson`; fixes the neighbouring relation with it.
+      sampling: `Shuffling`, `Subsampling`, `Poisson` or `BallsInBins`; fixes the neighbouring relation with it.
       clipping: the clipping of contributions.
       noise_multiplier: σ = noise std / sensitivity >= 0, so that a round that one differing contribution hits is the
         Gaussian trade-off function G_{1/σ}. 0 trains without noise and is reported as ε = ∞.
@@ -97,7 +97,7 @@ class PrivacyPlan:
     aggregation: Sum = Sum()
 
     def __post_init__(self) -> None:
-        _validate.instance("sampling", self.sampling, Sampling, "Shuffling, Subsampling or Poisson")
+        _validate.instance("sampling", self.sampling, Sampling, "Shuffling, Subsampling, Poisson or BallsInBins")
         _validate.instance("clipping", self.clipping, Clipping, "a clipping such as FullGradientClipping(norm)")
         _validate.instance("aggregation", self.aggregation, Sum, "an aggregation such as Sum()")
         noise = _validate.number("noise_multiplier", self.noise_multiplier, at_least=0.0, at_most=1e12)
@@ -212,7 +212,7 @@ class PrivacyPlan:
         notes = list(caveats)
         if not void and epsilon > 10:
             notes.append(f"Warning: ε = {epsilon:.4g} > 10 says little about what the model gives away.")
-        if delta * self._planned_examples() >= 1:
+        if delta * self.sampling.planned_examples >= 1:
             notes.append(f"Warning: δ = {delta:g} is not below 1/N; such a δ allows giving away whole examples.")
         mu = self.mu(group_size, rounds)
         return {
@@ -294,13 +294,9 @@ class PrivacyPlan:
 
     # Checks.
 
-    def _planned_examples(self) -> float:
-        """N where it is public, and the planned N under Poisson sampling."""
-        return getattr(self.sampling, "num_examples", None) or self.sampling.expected_size / self.sampling.rate
-
     def _check_delta(self, delta: float) -> None:
         delta = _validate.probability("delta", delta)
-        planned = self._planned_examples()
+        planned = self.sampling.planned_examples
         if delta * planned >= 1:
             warnings.warn(
                 f"delta should be well below 1/N = {1 / planned:.3g}: such a δ allows giving away whole examples; "
