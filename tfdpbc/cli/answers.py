@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,6 +15,7 @@ from tfdpbc.cli.base import warn
 from tfdpbc.reporting.run_folder import to_json
 
 MOST_ATOMS = 200
+PICTURES = (".svg", ".png", ".pdf")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 
 
@@ -37,6 +39,14 @@ def sampled(curve: Any) -> list[tuple[float, float]]:
     # The left end matters most: an adversary that must hardly ever be wrong is the one that does harm.
     alpha = np.concatenate([[0.0], np.geomspace(1e-12, 1e-2, 60, endpoint=False), np.linspace(0.01, 1.0, 139)])
     return list(zip(alpha.tolist(), np.asarray(curve(alpha), float).tolist(), strict=True))
+
+
+def check_picture(path: Path) -> None:
+    """Refuses a picture file of an unknown kind, or in a folder that is not there, before anything is computed."""
+    if path.suffix not in PICTURES:
+        raise click.UsageError(f"--plot must end in {', '.join(PICTURES)}; got {path}")
+    if not path.parent.is_dir():
+        raise click.UsageError(f"--plot must be in an existing folder; got {path}")
 
 
 def participation(distribution: Any) -> tuple[list[tuple[int, float]], float]:

@@ -8,6 +8,7 @@ import tfdpbc
 from tfdpbc.cli.account import account
 from tfdpbc.cli.base import SETTINGS
 from tfdpbc.cli.calibrate import calibrate
+from tfdpbc.cli.compare import compare
 from tfdpbc.cli.evaluate import evaluate
 from tfdpbc.cli.train import train
 
@@ -18,5 +19,5 @@ def app() -> None:
     """Differentially private training for Keras, under a guarantee that is computed exactly."""
 
 
-for command in (train, evaluate, account, calibrate):
+for command in (train, evaluate, account, calibrate, compare):
     app.add_command(command)

@@ -75,6 +75,7 @@ trained_plan = _all(
     [*_SHAPE, *_RULES, *_NOISE, _epsilon(f"Calibrate the noise to this promise.  [default: {defaults.EPSILON:g}]")]
 )
 stated_plan = _all([*_SIZE, *_SHAPE, *_RULES, *_NOISE, _epsilon("Calibrate the noise to this promise.")])
+compared_plans = _all([_SIZE[0], *_SHAPE[2:], *_RULES, _epsilon("The promise that all plans keep.", required=True)])
 promised_plan = _all([*_SIZE, *_SHAPE, *_RULES, _epsilon("The promise to calibrate the noise to.", required=True)])
 
 

@@ -25,16 +25,40 @@ def epsilon(rows: Sequence[Mapping[str, float]], delta: float) -> str | None:
 def trade_off(curve: Sequence[tuple[float, float]]) -> str:
     """The trade-off curve of the run between the Gaussian ones G_mu: (alpha, least type II error of the adversary)."""
     figure, axes = _figure()
+    _draw_trade_off(axes, curve, "this run")
+    return _svg(figure)
+
+
+def _draw_trade_off(axes, curve: Sequence[tuple[float, float]], label: str) -> None:
     alpha = np.linspace(0.0, 1.0, 401)
     for mu in GAUSSIANS:
         axes.plot(alpha, norm.cdf(norm.isf(alpha) - mu), color="0.7", linewidth=0.8)
         middle = norm.sf(mu / 2)  # where the curve crosses the diagonal
         axes.annotate(f"$G_{{{mu:g}}}$", (middle, middle), color="0.5", fontsize=8)
     axes.plot([0, 1], [1, 0], color="0.7", linewidth=0.8, linestyle="--", label="perfect privacy")
-    axes.plot(*zip(*curve, strict=True), color="C0", linewidth=2, label="this run")
+    axes.plot(*zip(*curve, strict=True), color="C0", linewidth=2, label=label)
     axes.set(xlabel="type I error", ylabel="least type II error", xlim=(0, 1), ylim=(0, 1), aspect="equal")
     axes.legend(loc="upper right")
-    return _svg(figure)
+
+
+def account(
+    curve: Sequence[tuple[float, float]],
+    series: Mapping[str, tuple[str, Sequence[tuple[float, float]]]],
+    kind: str,
+) -> bytes:
+    """The trade-off curve of a plan beside each of `series`: name of x → (name of y, points); a file of `kind`."""
+    figure = Figure(figsize=(4.2 * (1 + len(series)), 3.8), layout="constrained")
+    first, *others = figure.subplots(1, 1 + len(series))
+    _draw_trade_off(first, curve, "this plan")
+    for axes, (xlabel, (ylabel, points)) in zip(others, series.items(), strict=True):
+        finite = [(x, y) for x, y in points if np.isfinite(y)]
+        axes.plot(*zip(*finite, strict=True) if finite else ([], []), marker="o", markersize=3)
+        axes.set(xlabel=xlabel, ylabel=ylabel)
+        axes.set_ylim(bottom=0.0)
+        axes.grid(alpha=0.3)
+    content = io.BytesIO()
+    figure.savefig(content, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    return content.getvalue()
 
 
 def _per_epoch(rows, columns: Mapping[str, str], ylabel: str, bottom: float | None = None) -> str | None:
