@@ -83,10 +83,10 @@ def _row(given: Mapping[str, Any], num_parameters: int) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]], given: Mapping[str, Any]) -> str:
-    head = f"{'sampling':<14}{'clipped':<12}{'m':>6}{'rounds':>9}{'noise σ':>10}{'std/C':>9}{'SNR/round':>11}{'SNR·√T':>9}  {'ε':>7}"
+    titles = f"{'m':>6}{'rounds':>9}{'noise σ':>10}{'std/C':>9}{'SNR/round':>11}{'SNR·√T':>9}  {'ε':>7}  neighbouring"
     lines = [
         f"Promise: ε = {given['epsilon']:g}, δ = {given['delta']:g}, {given['epochs']} epochs",
-        head + "  neighbouring",
+        f"{'sampling':<14}{'clipped':<12}{titles}",
     ]
     for row in rows:
         name = f"{row['sampling']:<14}{row['clipped']:<12}"
