@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tfdpbc as dp
-from tfdpbc import guarantee
+from tfdpbc import analyses, guarantee
 
 DELTA = 1e-5
 SAMPLINGS = [
@@ -19,7 +19,9 @@ SAMPLINGS = [
     dp.Subsampling(1000, 4, 5),
     dp.Poisson.individual(1000, 20),
     dp.Poisson(0.02, 50, 20, 4),
+    dp.BallsInBins(50, 20),
 ]
+MAIN = {"shuffling": "mixture", "subsampling": "subsampled", "poisson": "pld", "balls-in-bins": "pld"}
 
 
 def plan(sampling=SAMPLINGS[0], noise=2.0, epochs=3, **clip):
@@ -48,11 +50,17 @@ class TestEverySampling:
     def test_the_headline_is_the_certified_bound(self, sampling):
         one = plan(sampling)
         found = one.bounds(DELTA)
-        main = found["pld" if sampling.name == "poisson" else "mixture"]
-        assert main == {"epsilon": one.epsilon(DELTA), "adversary": one.adversary, "certified": True}
+        stated = {"epsilon": one.epsilon(DELTA), "adversary": one.adversary, "certified": True, "kind": "upper"}
+        assert found[MAIN[sampling.name]] == stated
         for bound in found.values():
             if bound["certified"]:
-                assert bound["epsilon"] >= one.epsilon(DELTA) * (1 - 1e-9)
+                assert bound["kind"] == "upper" and bound["epsilon"] >= one.epsilon(DELTA) * (1 - 1e-9)
+            if bound["kind"] == "lower":
+                assert not bound["certified"] and 0 <= bound["epsilon"] <= one.epsilon(DELTA)
+        assert one.guarantee(DELTA)["epsilon"] == one.epsilon(DELTA)
+        assert one.guarantee(DELTA)["adversary"] == one.adversary
+        # Rényi orders are another way to the same guarantee: above it, not far above.
+        assert one.epsilon(DELTA) <= found["rdp"]["epsilon"] <= 1.5 * one.epsilon(DELTA) + 0.3
 
     def test_no_noise_is_no_guarantee(self, sampling):
         """pitfall 5: σ = 0 is reported as ε = ∞, without a crash."""
@@ -82,6 +90,43 @@ class TestEverySampling:
             assert part in text
 
 
+def test_of_subsampling_the_better_analysis_is_stated_with_its_adversary():
+    """accounting.md section 3: C_p through the group operator against the mixture of section 2, the better one named."""
+    one = plan(dp.Subsampling(1000, 4, 5), noise=2.0)
+    for group in (1, 3):
+        found = one.bounds(DELTA, group_size=group)
+        assert found["subsampled"]["epsilon"] < found["mixture"]["epsilon"]
+        assert one.guarantee(DELTA, group)["adversary"] == found["subsampled"]["adversary"] == analyses.USUAL_ADVERSARY
+    # A group that is nearly everybody: the linear rule loses to counting exactly.
+    found = one.bounds(DELTA, group_size=900)
+    assert found["mixture"]["epsilon"] < found["subsampled"]["epsilon"]
+    stated = one.guarantee(DELTA, 900)
+    assert stated["adversary"] == analyses.MIXTURE_ADVERSARY
+    assert stated["epsilon"] == found["mixture"]["epsilon"] == one.epsilon(DELTA, 900)
+    alpha = [0.0, 0.01, 0.3, 1.0]
+    both = [curve.f(alpha) for curve, _ in analyses.curves(one._run(3, None)).values()]
+    assert list(one.trade_off(3).f(alpha)) == list(map(max, *both))
+
+
+def test_the_lower_bound_of_shuffling_and_the_whole_epochs_of_balls_in_bins():
+    """accounting.md: references of issue 3, items 5 and 6, through a plan."""
+    balls = plan(dp.BallsInBins(100, 20), noise=1.0, epochs=1)
+    assert 0.609 <= balls.bounds(DELTA)["lower_bound"]["epsilon"] <= balls.epsilon(DELTA) <= 0.636
+    two = plan(dp.BallsInBins(100, 20), noise=1.0, epochs=2)
+    assert two.epsilon(DELTA, rounds=1) == two.epsilon(DELTA, rounds=100) == balls.epsilon(DELTA)
+    assert two.epsilon(DELTA, rounds=101) == two.epsilon(DELTA)
+    shuffled = plan(dp.Shuffling(1000, 10, 1), noise=0.5, epochs=2).bounds(DELTA)
+    assert 0 < shuffled["lower_bound"]["epsilon"] < shuffled["mixture"]["epsilon"]
+
+
+def test_a_sampling_without_a_theorem_is_refused():
+    class Sorting(dp.Shuffling):
+        name = "sorting"
+
+    with pytest.raises(ValueError, match="^sampling must be one of .*; got sampling='sorting'"):
+        plan(Sorting(1000, 10, 1)).epsilon(DELTA)
+
+
 def test_the_reference_guarantee_of_shuffled_batches():
     """accounting.md: shuffling with m = 1 is exactly G_{√E/σ}."""
     one = plan(dp.Shuffling(1000, 1, 20), noise=2.0, epochs=4)
@@ -94,11 +139,13 @@ def test_the_reference_guarantee_of_shuffled_batches():
 
 def test_pitfall_9_fixed_batches_are_never_accounted_as_poisson():
     poisson = plan(dp.Poisson(0.02, 50, 20), noise=1.0).epsilon(DELTA)
-    for sampling in (dp.Shuffling(1000, 20, 1), dp.Subsampling(1000, 20, 1)):
-        one = plan(sampling, noise=1.0)
-        assert one.bounds(DELTA).keys().isdisjoint({"pld", "rdp"})
-        assert one.epsilon(DELTA) > 1.5 * poisson
-        assert "learns how many contributions" in one.adversary
+    shuffled, subsampled = (plan(kind(1000, 20, 1), noise=1.0) for kind in (dp.Shuffling, dp.Subsampling))
+    assert shuffled.epsilon(DELTA) > 3 * poisson and "learns how many contributions" in shuffled.adversary
+    assert subsampled.epsilon(DELTA) > 1.1 * poisson and "stays secret" in subsampled.adversary
+    for one in (shuffled, subsampled):
+        found = one.bounds(DELTA)
+        assert found.keys().isdisjoint({"pld", "black_box"})
+        assert all(bound["epsilon"] > poisson for bound in found.values() if bound["certified"])
 
 
 def test_poisson_is_dp_accountings_subsampled_gaussian():
