@@ -1,4 +1,4 @@
-"""One-dimensional root finding that says on which side of the root its answer lies.
+"""One-dimensional searches; the root finder says on which side of the root its answer lies.
 
 A published privacy number has to err on the private side, so the caller needs a point that is *known* to satisfy its
 inequality, not the nearest float. scipy.optimize returns either side (and costs a quarter of a second to import).
@@ -12,6 +12,7 @@ import numpy as np
 
 _CLIP = 1e4  # log-differences beyond this carry no information for the interpolation; infinities would break it
 _RELATIVE = 4 * np.finfo(np.float64).eps
+_ULP = float(np.finfo(np.float64).eps)
 
 
 def crossing(function: Callable[[float], float], low: float, high: float, *, absolute: float = 1e-300) -> float:
@@ -50,3 +51,29 @@ def crossing(function: Callable[[float], float], low: float, high: float, *, abs
             share = fa / (fb - fa) * fc / (fb - fc) + (c - a) / (b - a) * fa / (fc - fa) * fb / (fc - fb)
         share = min(1 - least, max(least, share))
     return a if fa <= 0 else b
+
+
+def log_excess(value: float, delta: float) -> float:
+    """log(value/delta), positive exactly where value > delta: a difference of logarithms may round to the wrong side."""
+    if value <= 0:
+        return -np.inf
+    ratio = float(np.log(value) - np.log(delta))
+    return max(ratio, _ULP) if value > delta else min(ratio, 0.0)
+
+
+def minimise(function: Callable[[float], float], low: float, high: float, steps: int = 40) -> float:
+    """Golden-section search for the minimum of a unimodal function of one variable (any answer is a valid bound)."""
+    golden = (np.sqrt(5) - 1) / 2
+    a, b = low, high
+    x, y = b - golden * (b - a), a + golden * (b - a)
+    fx, fy = function(x), function(y)
+    for _ in range(steps):
+        if fx <= fy:
+            b, y, fy = y, x, fx
+            x = b - golden * (b - a)
+            fx = function(x)
+        else:
+            a, x, fx = x, y, fy
+            y = a + golden * (b - a)
+            fy = function(y)
+    return x if fx <= fy else y

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -188,11 +189,14 @@ def smooth_size(least: int) -> int:
     return min(odd << max(0, -(-least // odd) - 1).bit_length() for odd in (1, 3, 5, 9, 15))
 
 
+@functools.lru_cache(maxsize=4)
 def unit_less_one(size: int) -> np.ndarray:
-    """e^{−2πi r/size} − 1 for r = 0..size−1, without cancellation near r = 0 and r = size."""
-    r = np.arange(size)
-    half = np.pi * np.where(2 * r > size, r - size, r) / size
-    return -2 * np.sin(half) ** 2 - 1j * np.sin(2 * half)
+    """e^{−2πi r/size} − 1 for r = 0..size−1 (read-only), without cancellation near r = 0 and r = size."""
+    half = np.pi * np.arange(size // 2 + 1) / size
+    first = -2 * np.sin(half) ** 2 - 1j * np.sin(2 * half)
+    result = np.concatenate([first, np.conj(first[1 : (size + 1) // 2][::-1])])
+    result.setflags(write=False)
+    return result
 
 
 def _sum_of_binomials(parts: Sequence[Part], inherited: float) -> tuple[np.ndarray, np.ndarray, float]:

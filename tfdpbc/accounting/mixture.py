@@ -10,6 +10,7 @@ f = the trade-off function of this mixture is a guarantee (seed paper A; account
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -23,6 +24,8 @@ from tfdpbc.accounting.tradeoff import Gaussian, TradeOff
 
 MAX_ATOMS = 200_000  # compositions beyond this are merged upwards, to the private side
 _BLOCK = 1 << 18  # elements of a table held at a time
+_F_ATOMS = 1 << 13  # atoms that f is evaluated with, and those of a mixture that is asked a thousand questions
+_LIGHT_ATOMS = 512
 
 
 class GaussianMixture(TradeOff):
@@ -141,7 +144,16 @@ class GaussianMixture(TradeOff):
             return 1.0 - alpha
         if self._mus.size == 1:
             return gaussian_f(alpha, float(self._mus[0]))
+        if self.probability.size > _F_ATOMS:
+            return self._merged(_F_ATOMS)._f(alpha)
         return np.array([self._f_at(float(value)) for value in alpha])
+
+    def _light(self):
+        return self if self.probability.size <= _LIGHT_ATOMS else self._merged(_LIGHT_ATOMS)
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019
+    def _merged(self, limit: int) -> GaussianMixture:
+        return GaussianMixture(*coarsened(self.c_squared, self.probability, limit), self.noise_multiplier)
 
     def _f_at(self, alpha: float) -> float:
         if alpha <= 0 or alpha >= 1:
@@ -190,10 +202,12 @@ def _private_crossing(excess: Callable[[float], float], low: float, high: float)
 
 
 def coarsened(values: np.ndarray, weights: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
-    """At most `limit` atoms, each value rounded up (to the private side) to the largest of its bin."""
+    """About `limit` atoms: neighbours are merged, upwards (to the private side), but not across wide gaps."""
     if values.size <= limit:
         return values, weights
-    bins = np.minimum(((values - values[0]) * (limit / (values[-1] - values[0]))).astype(np.int64), limit - 1)
-    last = np.append(np.flatnonzero(np.diff(bins)), values.size - 1)
-    sums = np.diff(np.concatenate([[0.0], np.cumsum(weights)])[np.concatenate([[0], last + 1])])
-    return values[last], np.maximum(sums, 0.0) / np.maximum(sums, 0.0).sum()
+    bins = np.arange(values.size) * limit // values.size
+    gaps = np.diff(values)
+    ends = (np.diff(bins) > 0) | (gaps > 4 * np.median(gaps) * (values.size / limit))
+    last = np.append(np.flatnonzero(ends), values.size - 1)
+    sums = np.add.reduceat(weights, np.concatenate([[0], last[:-1] + 1]))
+    return values[last], sums / sums.sum()

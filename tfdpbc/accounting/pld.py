@@ -16,6 +16,7 @@ Source: Koskela, Jälkö, Honkela (2020); Doroshenko, Ghazi, Kamath, Kumar, Manu
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -54,32 +55,32 @@ class LossDistribution:
         full[index - index[0]] = weights / weights.sum() * (1 - infinity)
         return cls(step, int(index[0]), full, infinity)
 
-    @property
+    @functools.cached_property
     def losses(self) -> np.ndarray:
         """The lattice losses, shape [n]."""
         return (self.first + np.arange(self.weights.size)) * self.step
 
+    @functools.cached_property
+    def _tails(self) -> tuple[np.ndarray, np.ndarray]:
+        """(V, D) with V_i = Σ_{j >= i} w_j e^{l_i − l_j} and D_i = δ(l_i) − infinity, each of shape [n].
+
+        Both follow from the far end without a subtraction, V_i = w_i + e^{−h} V_{i+1} and D_i = D_{i+1} + (1 − e^{−h})
+        V_{i+1}, so that they are relatively accurate however small they are. V is summed by doubling.
+        """
+        v, reach = self.weights.copy(), 1
+        while reach < v.size and reach * self.step < 750:
+            v[:-reach] += np.exp(-reach * self.step) * v[reach:]
+            reach *= 2
+        return v, np.append(np.cumsum(v[:0:-1])[::-1], 0.0) * -np.expm1(-self.step)
+
     def delta(self, epsilon: np.ndarray) -> np.ndarray:
-        """δ(ε) for a vector of any real ε, in one pass over the lattice and one over the sorted ε."""
-        order = np.argsort(epsilon)
-        anchors = np.clip(epsilon[order], self.losses[0] - self.step - 800, self.losses[-1])
-        start = np.searchsorted(self.losses, anchors, side="right")
-        losses, weights = self.losses[start[0] :], self.weights[start[0] :]
-        below = anchors[np.searchsorted(start, np.arange(start[0], self.weights.size), side="right") - 1]
-        gap = np.maximum(below - losses, -800.0)  # from the nearest anchor below: every exponent is <= 0
-        cuts = np.minimum(start - start[0], max(losses.size - 1, 0))
-        empty = np.append(np.diff(start) == 0, start[-1] == self.weights.size)
-        excess, under = np.zeros(anchors.size), np.zeros(anchors.size)
-        if losses.size:
-            excess = np.where(empty, 0.0, np.add.reduceat(weights * -np.expm1(gap), cuts))
-            under = np.where(empty, 0.0, np.add.reduceat(weights * np.exp(gap), cuts))
-        for i in range(anchors.size - 2, -1, -1):
-            between = max(anchors[i] - anchors[i + 1], -800.0)
-            excess[i] += excess[i + 1] - under[i + 1] * np.expm1(between)
-            under[i] += under[i + 1] * np.exp(between)
-        result = np.empty(epsilon.size)
-        result[order] = excess
-        return np.minimum(self.infinity + result * (1 + 256 * ULP), 1.0)
+        """δ(ε) for a vector of any real ε, rounded up."""
+        v, at = self._tails
+        index = np.searchsorted(self.losses, epsilon, side="right")
+        inside = np.minimum(index, v.size - 1)
+        share = -np.expm1(np.minimum(epsilon - self.losses[inside], 0.0))
+        above = np.where(index < v.size, at[inside] + v[inside] * share, 0.0)
+        return np.minimum(self.infinity + above * (1 + ULP * (v.size + 256)), 1.0)
 
     def self_compose(self, count: int) -> LossDistribution:
         """`count` independent copies."""
@@ -128,9 +129,9 @@ def _convolved(factors: list[tuple[LossDistribution, int]]) -> LossDistribution:
         mine, error = _log_spectrum(factor.weights / factor.weights.sum(), centre, size, count)
         logs += mine
         wrong += error
-    j = np.arange(size // 2 + 1, dtype=np.int64)
-    spectrum = np.exp(logs) * (1 + np.conj(_sums.unit_less_one(size)[-(j * (shift % size)) % size]))
-    weights = np.maximum(np.fft.irfft(spectrum, size)[: high - low + 1], 0.0)
+    spectrum = np.exp(logs)
+    weights = np.roll(np.fft.irfft(spectrum, size), shift % size)[: high - low + 1]
+    weights = np.maximum(weights, 0.0)
     noise = np.sqrt(size * np.mean((np.abs(spectrum) * np.minimum(wrong + 4 * ULP, 1.0)) ** 2))
     finite = np.exp(sum(count * np.log1p(-factor.infinity) for factor, count in factors))
     infinity = 1 - finite if finite < 0.9 else -np.expm1(np.log(finite))
@@ -223,6 +224,8 @@ def from_profile(profile: Callable[[np.ndarray], np.ndarray], step: float, top: 
     slope = -np.diff(delta) / np.expm1(step)  # e^ε-slopes, in units of the left end
     upper = np.append(slope * np.exp(step), 0.0)
     weights = np.concatenate([[1 - delta[0]], upper[:-1]]) - np.append(slope, 0.0)
-    weights = np.maximum(weights, 0.0)
-    infinity = float(delta[-1])
-    return LossDistribution(step, -count, weights / weights.sum() * (1 - infinity), infinity)
+    weights, infinity = np.maximum(weights, 0.0), float(delta[-1])
+    # What clipping the rounding noise has added is taken from the least losses: that can only raise the others' share.
+    excess = max(0.0, float(weights.sum()) - (1 - infinity))
+    weights = np.diff(np.maximum(np.cumsum(weights) - excess, 0.0), prepend=0.0)
+    return LossDistribution(step, -count, np.maximum(weights, 0.0), infinity)

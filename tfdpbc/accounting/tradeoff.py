@@ -12,60 +12,27 @@ Sources: Dong, Roth, Su, "Gaussian differential privacy" (2019); seed papers A a
 
 from __future__ import annotations
 
-import abc
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy import special
 
 from tfdpbc import _validate
-from tfdpbc.accounting import _roots, pld
+from tfdpbc.accounting import _group, _roots, pld
+from tfdpbc.accounting._answers import Answers
+from tfdpbc.accounting._envelope import Envelope
 from tfdpbc.accounting._gaussian import ULP, gaussian_delta, gaussian_epsilon_bound, gaussian_f, reflect
+from tfdpbc.accounting._renyi_tail import RenyiTail
+from tfdpbc.accounting._roots import log_excess, minimise  # noqa: F401
 from tfdpbc.accounting.pld import LossDistribution
 
 
-class TradeOff(abc.ABC):
+class TradeOff(Answers):
     """A symmetric trade-off function f: [0, 1] → [0, 1] (convex, continuous, non-increasing, f(α) ≤ 1 − α).
 
     All methods accept a scalar (and return a float) or an array (and return an array of the same shape).
     Subclasses give `_f`, `_delta` on float64 arrays of one dimension, and `_renyi` on one order.
     """
-
-    @property
-    def mu(self) -> float | None:
-        """μ if this is exactly the Gaussian trade-off function G_μ, else None."""
-        return None
-
-    def f(self, alpha):
-        """The least type II error of any test with type I error `alpha` (in [0, 1])."""
-        return _elementwise("alpha", alpha, self._f, lambda a: (a >= 0) & (a <= 1), "numbers in [0, 1]")
-
-    def __call__(self, alpha):
-        return self.f(alpha)
-
-    def delta(self, epsilon):
-        """The privacy profile: the smallest δ with which the mechanism is (`epsilon`, δ)-DP; any real `epsilon`."""
-        return _elementwise("epsilon", epsilon, self._delta, lambda e: ~np.isnan(e), "real numbers")
-
-    def epsilon(self, delta):
-        """The smallest ε >= 0 for which the mechanism is (ε, `delta`)-DP; inf if there is none. `delta` in (0, 1)."""
-        return _elementwise(
-            "delta",
-            delta,
-            lambda values: np.array([self._epsilon(float(value)) for value in values]),
-            lambda d: (d > 0) & (d < 1),
-            "numbers > 0 and < 1",
-        )
-
-    def renyi(self, order):
-        """A bound on the Rényi divergence of `order` > 1 (order 1 is refused) in either direction, in nats."""
-        return _elementwise(
-            "order",
-            order,
-            lambda values: np.array([self._renyi(float(value)) for value in values]),
-            lambda w: w > 1,
-            "numbers > 1",
-        )
 
     def compose(self, other: TradeOff) -> TradeOff:
         """f ⊗ g: both mechanisms run on the same data, the second one possibly chosen by the first's output."""
@@ -81,38 +48,9 @@ class TradeOff(abc.ABC):
         size = _validate.integer("size", size, at_least=1)
         return self if size == 1 else Grouped(self, size)
 
-    def isclose(self, other: TradeOff, tolerance: float = 1e-9) -> bool:
-        """Whether the two functions agree to `tolerance` (absolute) over a grid of α that is dense near 0 and 1."""
-        small = np.logspace(-9, np.log10(0.5), 60)
-        alpha = np.concatenate([[0.0], small, 1 - small, [1.0]])
-        return bool(np.max(np.abs(self.f(alpha) - other.f(alpha))) <= tolerance)
-
-    @abc.abstractmethod
-    def _f(self, alpha: np.ndarray) -> np.ndarray: ...
-
-    @abc.abstractmethod
-    def _delta(self, epsilon: np.ndarray) -> np.ndarray: ...
-
-    @abc.abstractmethod
-    def _renyi(self, order: float) -> float: ...
-
-    def _epsilon(self, delta: float) -> float:
-        def excess(epsilon: float) -> float:
-            return log_excess(float(self._delta(np.array([epsilon]))[0]), delta)
-
-        if excess(0.0) <= 0:
-            return 0.0
-        high = self._epsilon_bound(delta)
-        while excess(high) > 0:
-            high *= 2.0
-            if high > 1e300:
-                return np.inf
-        # The point returned satisfies delta(epsilon) <= delta for the rounded-up profile, hence for the true one.
-        return _roots.crossing(excess, 0.0, high)
-
-    def _epsilon_bound(self, delta: float) -> float:
-        """Some positive ε, the better the closer above epsilon(delta): where the search for it starts."""
-        return 1.0
+    def _light(self) -> TradeOff:
+        """This or a slightly worse one whose profile is quick to evaluate at a thousand ε."""
+        return self
 
 
 class Gaussian(TradeOff):
@@ -171,12 +109,7 @@ class Gaussian(TradeOff):
 
 
 class Grouped(TradeOff):
-    """1 − (1 − f)^{∘size}, evaluated by bounds that are valid whatever f is, and tight for Gaussians.
-
-    With F = 1 − f, each (ε_i, δ(ε_i)) gives a line above F, and a chain of `size` such lines with Σ ε_i = ε bounds
-    δ_group(ε) <= Σ_i δ(ε_i) exp(Σ_{j>i} ε_j). The ε_i are taken in arithmetic progression (the optimum for Gaussians)
-    and their step is optimised.
-    """
+    """1 − (1 − f)^{∘size}, evaluated by bounds that are valid whatever f is, and tight for Gaussians (_group.py)."""
 
     def __init__(self, base: TradeOff, size: int):
         self._base = _validate.instance("base", base, TradeOff, "a TradeOff")
@@ -185,36 +118,32 @@ class Grouped(TradeOff):
     def group(self, size: int) -> TradeOff:
         return self._base.group(self._size * _validate.integer("size", size, at_least=1))
 
+    @functools.cached_property
+    def _one(self) -> TradeOff | Envelope:
+        """f and δ of the base, quick enough to be asked for thousands of values."""
+        if self._base.mu is not None:
+            return self._base
+        light = self._base._light()
+        return Envelope.of(light.delta, _reach(light, (1e-300, *_DELTAS)), 1500)
+
     def _f(self, alpha):
-        for _ in range(self._size - 1):
-            alpha = np.nextafter(1 - self._base.f(alpha), 2.0).clip(0, 1)
-        return self._base.f(alpha)
+        return _group.f(self._one.f, alpha, self._size)
 
     def _delta(self, epsilon):
-        return reflect(epsilon, np.array([self._delta_at(float(value)) for value in np.abs(epsilon)]))
+        step = self._steps
+        found = [_group.delta(self._one.delta, abs(float(value)), self._size, step) for value in epsilon]
+        return reflect(epsilon, np.array(found).reshape(epsilon.shape))
 
-    def _delta_at(self, epsilon: float) -> float:
-        total = float(self._base.delta(0.0))
-        if total == 0 or np.isinf(epsilon):
-            return total if total == 0 else float(self._base.delta(np.inf)) * self._size
-        step = (2 * float(special.ndtri(min((1 + total) / 2, 1 - ULP)))) ** 2
-        scale = minimise(lambda s: self._log_bound(epsilon, step * np.exp(s)), -4.0, 4.0)
-        return float(min(1.0, np.exp(self._log_bound(epsilon, step * np.exp(scale))) * (1 + 8 * ULP * self._size)))
+    @functools.cached_property
+    def _steps(self) -> float:
+        return _group.step(self._one.delta, self._base.epsilon(0.5))
 
-    def _log_bound(self, epsilon: float, step: float) -> float:
-        parts = epsilon / self._size + step * ((self._size - 1) / 2 - np.arange(self._size))
-        later = np.concatenate([np.cumsum(parts[:0:-1])[::-1], [0.0]])
-        with np.errstate(divide="ignore"):
-            return float(special.logsumexp(np.log(self._base.delta(parts)) + later))
+    def _epsilon_bound(self, delta):
+        # For a Gaussian ε is about (size μ)²/2 + size μ z, that is size² times one member's, at most.
+        return max(1.0, min(self._base.epsilon(delta) * self._size**2, 1e300))
 
     def _renyi(self, order):
-        # Mironov (2017), Proposition 11, once per member; the exponent p is the one that is optimal for Gaussians.
-        total = 0.0
-        for left in range(self._size - 1, 0, -1):
-            p = 1 + left * (order - 1) / order
-            total += (order - 1 / p) / (order - 1) * self._base.renyi(p * order)
-            order = p / (p - 1) * (order - 1 / p)
-        return total + self._base.renyi(order)
+        return _group.renyi(self._base.renyi, order, self._size)
 
     def __repr__(self):
         return f"{self._base!r}.group({self._size})"
@@ -226,48 +155,60 @@ class LossTradeOff(TradeOff):
     Args:
       directions: the loss distributions that have to be covered; δ(ε) is the largest of theirs.
       renyi: order ↦ a bound on the Rényi divergence, if it is known better than from the lattice, on which an infinite
-        loss has some weight, so that no order is finite there.
+        loss has some weight (so that no order is finite there, and no ε for a δ below it: _renyi_tail.py takes over).
     """
 
     def __init__(self, directions: list[LossDistribution], renyi: Callable[[float], float] | None = None):
         self.directions = list(directions)
         self._renyi_of = renyi
-        self._lines: tuple[np.ndarray, np.ndarray] | None = None
+        self._lost = max(direction.infinity for direction in self.directions)
 
     def _delta(self, epsilon):
         size = np.abs(epsilon)
-        largest = np.max([direction.delta(size) for direction in self.directions], axis=0)
+        largest = self._lattice_delta(size)
+        # Where the lattice knows δ to a thousandth, it alone is asked: the profile stays monotone, δ(ε(δ)) <= δ.
+        far = size >= self._known_to if self._renyi_of is not None else np.zeros(size.shape, bool)
+        if far.any():
+            largest[far] = np.minimum(largest[far], self._tail.delta(size[far]))
         return reflect(epsilon, largest)
 
     def _epsilon(self, delta):
-        if max(direction.infinity for direction in self.directions) >= delta:
+        found = self._lattice_epsilon(delta)
+        if self._renyi_of is None or delta >= 1e3 * self._lost:
+            return found
+        return min(found, max(self._known_to, self._tail.epsilon(delta)))
+
+    @functools.cached_property
+    def _known_to(self) -> float:
+        return self._lattice_epsilon(min(1e3 * self._lost, 1.0))
+
+    @functools.cached_property
+    def _tail(self) -> RenyiTail:
+        return RenyiTail(self._renyi, min(1e3 * self._lost, 0.5))
+
+    def _lattice_delta(self, epsilon: np.ndarray) -> np.ndarray:
+        return np.max([direction.delta(epsilon) for direction in self.directions], axis=0)
+
+    def _lattice_epsilon(self, delta: float) -> float:
+        if self._lost >= delta:
             return np.inf
-        # At the largest loss the profile is `infinity` alone. Two passes over a whole grid of ε, then the root between.
-        low, high = 0.0, max(0.0, *(float(direction.losses[-1]) for direction in self.directions))
-        for _ in range(2):
-            grid = np.linspace(low, high, 256)
-            kept = self._delta(grid) <= delta
-            if kept[0]:
-                return float(low)
-            low, high = grid[int(np.argmax(kept)) - 1 :][:2]
 
         def excess(epsilon: float) -> float:
-            return log_excess(float(self._delta(np.array([epsilon]))[0]), delta)
+            return log_excess(float(self._lattice_delta(np.array([epsilon]))[0]), delta)
 
-        return _roots.crossing(excess, float(low), float(high))
+        # At the largest loss the profile is `infinity` alone.
+        return _roots.crossing(excess, 0.0, self._largest) if excess(0.0) > 0 else 0.0
+
+    @property
+    def _largest(self) -> float:
+        return max(0.0, *(float(direction.losses[-1]) for direction in self.directions))
+
+    @functools.cached_property
+    def _envelope(self) -> Envelope:
+        return Envelope.of(self._lattice_delta, self._largest, 4000)
 
     def _f(self, alpha):
-        # Each (ε, δ(ε)) is a pair of lines below f; the best of a few thousand is a lower bound on f.
-        if self._lines is None:
-            top = max(float(direction.losses[-1]) for direction in self.directions)
-            near, far = np.geomspace(max(top, 1e-6) * 1e-7, max(top, 1e-6), 1500), np.linspace(0, top, 1500)
-            epsilon = np.unique(np.maximum(np.concatenate([near, far]), 0.0))
-            self._lines = epsilon, self._delta(epsilon)
-        epsilon, delta = self._lines
-        with np.errstate(over="ignore", invalid="ignore"):
-            steep = 1 - delta - np.where(alpha[:, None] > 0, np.exp(epsilon) * alpha[:, None], 0.0)
-        flat = np.exp(-epsilon) * (1 - delta - alpha[:, None])
-        return np.clip(np.maximum(steep, flat).max(axis=1) - 4 * ULP, 0.0, np.maximum(1 - alpha, 0.0))
+        return self._envelope.f(alpha)
 
     def _renyi(self, order):
         return np.inf if self._renyi_of is None else self._renyi_of(order)
@@ -294,48 +235,13 @@ def compose(first: TradeOff, second: TradeOff) -> LossTradeOff:
     return LossTradeOff(directions, lambda order: first.renyi(order) + second.renyi(order))
 
 
-def _reach(trade_off: TradeOff) -> float:
+_DELTAS = (1e-15, 1e-13, 1e-11, 1e-9, 1e-6)
+
+
+def _reach(trade_off: TradeOff, deltas: Sequence[float] = _DELTAS) -> float:
     """An ε beyond which the profile is (nearly) flat; what is left of it becomes an infinite loss."""
-    for delta in (1e-15, 1e-13, 1e-11, 1e-9, 1e-6):
+    for delta in deltas:
         epsilon = trade_off.epsilon(delta)
         if np.isfinite(epsilon):
             return max(epsilon, 1e-9)
     return 1.0
-
-
-def log_excess(value: float, delta: float) -> float:
-    """log(value/delta), positive exactly where value > delta: a difference of logarithms may round to the wrong side."""
-    if value <= 0:
-        return -np.inf
-    ratio = float(np.log(value) - np.log(delta))
-    return max(ratio, ULP) if value > delta else min(ratio, 0.0)
-
-
-def minimise(function: Callable[[float], float], low: float, high: float, steps: int = 40) -> float:
-    """Golden-section search for the minimum of a unimodal function of one variable (any answer is a valid bound)."""
-    golden = (np.sqrt(5) - 1) / 2
-    a, b = low, high
-    x, y = b - golden * (b - a), a + golden * (b - a)
-    fx, fy = function(x), function(y)
-    for _ in range(steps):
-        if fx <= fy:
-            b, y, fy = y, x, fx
-            x = b - golden * (b - a)
-            fx = function(x)
-        else:
-            a, x, fx = x, y, fy
-            y = a + golden * (b - a)
-            fy = function(y)
-    return x if fx <= fy else y
-
-
-def _elementwise(name: str, values, function, allowed, expected: str):
-    """Applies `function` to a flat float64 array made of `values`; the shape comes back, a scalar as a float."""
-    try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        _validate.fail(name, expected, values, TypeError)
-    if isinstance(values, bool) or np.any(np.isnan(array)) or not np.all(allowed(array)):
-        _validate.fail(name, expected, values)
-    result = np.asarray(function(array.reshape(-1)), np.float64).reshape(array.shape)
-    return float(result) if array.ndim == 0 else result
