@@ -12,12 +12,15 @@ by (δ_a − δ_b)/Δγ at the left end: both differences are >= 0 and add to th
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from scipy import special
 
 from tfdpbc.accounting import _ptr_pairs, _rounds
 from tfdpbc.accounting._ptr_pairs import Pairs
 from tfdpbc.accounting.pld import LossDistribution
+from tfdpbc.accounting.tradeoff import LossTradeOff
 
 MAX_SHIFT = 4000.0  # a branch whose means differ by more standard deviations would take too many nodes
 _FINE = 40  # lattice points per standard deviation of the loss, see subsampled.py
@@ -27,6 +30,31 @@ _TOTAL = 1 << 20
 _PANEL = 0.1  # widest interval of x under one quadrature rule; at most 1/(2r), as the loss bends within 1/r
 _DIGITS = 1e-13  # bound on the relative error of a profile, and of a difference relative to its terms
 _NODES, _WEIGHTS = special.roots_legendre(6)
+
+
+class BestOf(LossTradeOff):
+    """Several bounds on one mechanism, all valid: the best of them at each point. Composes as the first."""
+
+    def __init__(self, bounds: list[LossTradeOff]):
+        super().__init__(bounds[0].directions, bounds[0]._renyi_of)
+        self.bounds = list(bounds)
+
+    def _delta(self, epsilon):
+        return np.min([bound._delta(epsilon) for bound in self.bounds], axis=0)
+
+    def _epsilon(self, delta):
+        return min(bound._epsilon(delta) for bound in self.bounds)
+
+    def _f(self, alpha):
+        return np.max([bound._f(alpha) for bound in self.bounds], axis=0)
+
+
+def trade_off(pairs: Pairs, rate: float, rounds: int, renyi: Callable[[float], float]) -> LossTradeOff:
+    """What `rounds` rounds leave of privacy; `renyi` is their Rényi curve."""
+    if pairs.shift.max() > MAX_SHIFT:
+        return LossTradeOff([LossDistribution(1.0, 0, np.zeros(1), 1.0)], renyi)
+    laws = [[law.self_compose(rounds) for law in pair] for pair in directions(pairs, rate, rounds)]
+    return LossTradeOff(laws[0], renyi) if len(laws) == 1 else BestOf([LossTradeOff(pair, renyi) for pair in laws])
 
 
 def directions(pairs: Pairs, rate: float, rounds: int) -> list[list[LossDistribution]]:
@@ -43,8 +71,11 @@ def directions(pairs: Pairs, rate: float, rounds: int) -> list[list[LossDistribu
     fine = min(fine, float(pairs.shift.min())) / _FINE
     usual = [s[:2] for s, margins in zip(spans, pairs.margins, strict=True) if margins.any()]
     ranges = [(low, high)]
-    if usual and max(high - low, (high - low) * min(rounds, 3)) / _CELLS > fine:
-        ranges.append((min(s[0] for s in usual), max(s[1] for s in usual)))
+    if usual and (high - low) * min(rounds, 3) / _CELLS > fine:
+        capped = min(s[0] for s in usual), max(s[1] for s in usual)
+        beyond = max(float(profile[0].max()) for profile in _ptr_pairs.profiles(pairs, np.array([capped[1]]), rate))
+        if rounds * beyond < 0.5:
+            ranges.append(capped)
     result = []
     for low, high in ranges:
         total = min(rounds * (high - low), 25 * min(wide, high - low) * np.sqrt(rounds) + (high - low))
@@ -172,8 +203,9 @@ def _beyond(pairs: Pairs, pair: int, rate: float, loss: float, above: bool) -> f
         if above:
             total += float(np.exp(loss + base + special.log_ndtr(-x)))
         else:
-            total += float((1 - rate) * np.exp(base - loss + special.log_ndtr(x)))
             total += float(np.exp(np.log(rate) + other - loss + special.log_ndtr(x - r)))
+            if rate < 1:  # then −loss <= −log(1−q)
+                total += float((1 - rate) * np.exp(base - loss + special.log_ndtr(x)))
     return total
 
 

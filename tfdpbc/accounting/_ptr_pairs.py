@@ -135,7 +135,8 @@ def largest_profile(pairs: Pairs, epsilon: np.ndarray, rate: float) -> np.ndarra
 def log_moments(pairs: Pairs, order: np.ndarray) -> np.ndarray:
     """log E_without[(with/without)^order] at rate 1, for each pair and order, rounded up; shapes [k] → [n, k].
 
-    Orders > 1 are the forward direction, order 1 − α is the reverse one of α. As E = 1 at α = 1 and Σ p_i = 1, E − 1 = Σ p_i (e^{α c_i + α(α−1) r_i²/2} − 1), which is taken where that is small.
+    Orders > 1 are the forward direction, order 1 − α is the reverse one of α.
+    As E = 1 at α = 1 and Σ p_i = 1, E − 1 = Σ p_i (e^{α c_i + α(α−1) r_i²/2} − 1), which is taken where that is small.
     """
     ratio, base, r = (x[:, :, None] for x in (pairs.log_ratio, pairs.log_base, pairs.shift))
     with np.errstate(over="ignore", invalid="ignore"):

@@ -18,11 +18,10 @@ import numpy as np
 
 from tfdpbc import _validate
 from tfdpbc.accounting import _ptr_lattice, _ptr_pairs, renyi
-from tfdpbc.accounting.pld import LossDistribution
-from tfdpbc.accounting.tradeoff import Gaussian, LossTradeOff, TradeOff
+from tfdpbc.accounting.tradeoff import Gaussian, TradeOff, minimise
 
 _INTEGERS = np.unique(np.concatenate([np.arange(2, 65), np.geomspace(64, 8192, 43).round()])).astype(int)
-_FRACTIONS = 1 + np.geomspace(2.0**-14, 0.85, 22)
+_FRACTIONS = 1 + np.geomspace(2.0**-20, 0.9, 11)
 _ATTEMPTS = 8  # orders that are evaluated in both directions
 
 
@@ -210,11 +209,12 @@ class ProposeTestRelease:
         if first <= 3 and min(tried.values()) > 0:
             for order in _FRACTIONS:
                 attempt(float(order))
-        if first < 32 and min(tried.values()) > 0:
-            best = min(tried, key=tried.get)
-            for step in (0.5, 0.25) if best >= 2 else ():
-                for order in (best - step, best + step):
-                    attempt(order) if order > 1 else None
+        best = min(tried, key=tried.get)
+        if tried[best] > 0 and best < 32:
+            known = np.log(np.array(sorted(tried)) - 1)
+            at = int(np.searchsorted(known, np.log(best - 1) - 1e-9))
+            low, high = known[max(at - 1, 0)], known[min(at + 1, known.size - 1)]
+            minimise(lambda log_less: attempt(1 + float(np.exp(log_less))), low, high, steps=10)
         best = min(tried, key=tried.get)
         if tried[best] > 0 and best in (_FRACTIONS[0], _INTEGERS[-1]):
             warnings.warn(f"the best order {best:g} is at the end of the orders tried", stacklevel=2)
@@ -271,7 +271,8 @@ class ProposeTestRelease:
         if above != order:
             best = _largest(pairs, order, rate, forward, best)
         # The reverse divergence is at most its unsampled one, mixed, and that of (1−q)·without against without.
-        mixed = np.log1p(-rate) + np.logaddexp(0.0, np.log(rate) - np.log1p(-rate) + _ptr_pairs.log_moments(pairs, np.array([1 - order]))[:, 0])
+        unsampled = _ptr_pairs.log_moments(pairs, np.array([1 - order]))[:, 0]
+        mixed = np.log1p(-rate) + np.logaddexp(0.0, np.log(rate) - np.log1p(-rate) + unsampled)
         reverse = np.minimum(mixed, -less * np.log1p(-rate)) * (1 + 1e-12) + 1e-15
         return _largest(pairs, 1 - order, rate, reverse, best) / less
 
@@ -300,25 +301,4 @@ def _trade_off(release: ProposeTestRelease, rate: float, rounds: int) -> TradeOf
     def curve(order: float) -> float:
         return rounds * release.renyi(order, rate)
 
-    pairs = _pairs_of(release)
-    if pairs.shift.max() > _ptr_lattice.MAX_SHIFT:
-        return LossTradeOff([LossDistribution(1.0, 0, np.zeros(1), 1.0)], curve)
-    laws = [[law.self_compose(rounds) for law in pair] for pair in _ptr_lattice.directions(pairs, rate, rounds)]
-    return LossTradeOff(laws[0], curve) if len(laws) == 1 else BestOf([LossTradeOff(pair, curve) for pair in laws])
-
-
-class BestOf(LossTradeOff):
-    """Several bounds on one mechanism, all valid: the best of them at each point. Composes as the first."""
-
-    def __init__(self, bounds: list[LossTradeOff]):
-        super().__init__(bounds[0].directions, bounds[0]._renyi_of)
-        self.bounds = list(bounds)
-
-    def _delta(self, epsilon):
-        return np.min([bound._delta(epsilon) for bound in self.bounds], axis=0)
-
-    def _epsilon(self, delta):
-        return min(bound._epsilon(delta) for bound in self.bounds)
-
-    def _f(self, alpha):
-        return np.max([bound._f(alpha) for bound in self.bounds], axis=0)
+    return _ptr_lattice.trade_off(_pairs_of(release), rate, rounds, curve)

@@ -24,10 +24,12 @@ Curve = Callable[[np.ndarray], np.ndarray]
 ORDERS = tuple(
     float(order)
     for order in np.unique(
-        np.concatenate([1 + np.geomspace(2.0**-14, 1, 43), np.arange(1, 64, 0.25)[1:], np.geomspace(64, 8192, 57).round()])
+        np.concatenate(
+            [1 + np.geomspace(2.0**-20, 1, 121), np.arange(1, 64, 0.25)[1:], np.geomspace(64, 8192, 57).round()]
+        )
     )
 )
-"""Orders that a conversion tries unless told otherwise: 1.00006 to 8192, all integers up to 64 among them."""
+"""Orders that a conversion tries unless told otherwise: 1.000001 to 8192, all integers up to 64 among them."""
 
 
 def laplace(order, scale: float):
@@ -47,13 +49,14 @@ def laplace(order, scale: float):
     large = less * inverse
     # Of e^{(α−1)/b̃}: 1 + (α−1)/(2α−1)·(e^{−(2α−1)/b̃} − 1), in [1/2, 1]; exact for large exponents.
     factored = large + np.log1p(less / (2 * finite - 1) * np.expm1(-(2 * finite - 1) * inverse))
-    # Small exponents: (α (e^x − 1) + (α−1) (e^{−y} − 1))/(2α−1), x = (α−1)/b̃, y = α/b̃; the linear terms, equal up to
-    # sign, are taken out: nothing cancels.
-    x, y = np.minimum(large, 0.1), np.minimum(finite * inverse, 0.1)
-    near = np.log1p((finite * _exp_less_line(x) + less * _exp_less_line(-y)) / (2 * finite - 1))
-    value = np.where(finite * inverse < 0.1, near, factored) / less
-    value = np.where(np.isfinite(order), value + 4 * ULP * (inverse + 1 / less * (finite * inverse >= 0.1)), inverse)
-    return _shaped(np.minimum(value * (1 + 16 * ULP), inverse * (1 + ULP)))
+    # Small (α−1)/b̃ = x: (α (e^x − 1) + (α−1) (e^{−y} − 1))/(2α−1), y = α/b̃; the linear terms, equal up to sign, are
+    # taken out: nothing cancels.
+    x, y = np.minimum(large, 0.1), finite * inverse
+    fall = np.where(y < 0.1, _exp_less_line(-np.minimum(y, 0.1)), np.expm1(-y) + y)
+    near = np.log1p((finite * _exp_less_line(x) + less * fall) / (2 * finite - 1)) / less
+    value = np.where(large < 0.1, near, (factored + 4 * ULP * (1 + large)) / less)
+    value = np.where(np.isfinite(order), value, inverse)
+    return _shaped(np.minimum(value * (1 + 32 * ULP), inverse * (1 + ULP)))
 
 
 def gaussian(order, noise_multiplier: float):
@@ -69,7 +72,9 @@ def compose(*curves: Curve) -> Curve:
     for curve in curves:
         if not callable(curve):
             _validate.fail("curves", "functions of the order", curve, TypeError)
-    return lambda order: _shaped(sum((np.asarray(curve(order), np.float64) for curve in curves), np.zeros(np.shape(order))))
+    return lambda order: _shaped(
+        sum((np.asarray(curve(order), np.float64) for curve in curves), np.zeros(np.shape(order)))
+    )
 
 
 def to_epsilon(curve: Curve | Sequence[float], delta: float, orders: Sequence[float] = ORDERS) -> float:
@@ -128,9 +133,11 @@ def subsampled_upper(curve: Curve, rate: float, order: int) -> float:
     """Black-box bound on the Rényi divergence, of integer `order`, of any mechanism under Poisson sampling at `rate`.
 
     [(1−q)^{α−1}(αq−q+1) + C(α,2) q²(1−q)^{α−2} e^{ε(2)} + 3 Σ_{l>=3} C(α,l)(1−q)^{α−l} q^l e^{(l−1)ε(l)}], log and
-    divided by α − 1; rounded up. Holds in both directions. Source: Zhu, Wang (2019), Theorem 6; accounting.md section 4.
+    divided by α − 1, or the unsampled curve(α) if that is less (sampling costs nothing); rounded up. Holds in both
+    directions. Source: Zhu, Wang (2019), Theorem 6; accounting.md section 4.
     """
-    return _black_box(curve, rate, order, np.log(3.0))
+    upper = _black_box(curve, rate, order, np.log(3.0))
+    return min(upper, float(curve(np.array([float(order)]))[0]))
 
 
 def subsampled_lower(curve: Curve, rate: float, order: int) -> float:
@@ -163,7 +170,8 @@ def sampled_log_moment(log_moments: np.ndarray, rate: float, order: int) -> np.n
     """
     l = np.arange(2, order + 1, dtype=np.float64)  # noqa: E741
     with np.errstate(divide="ignore", invalid="ignore"):
-        log_less = np.where(log_moments > 1, log_moments + np.log(-np.expm1(-log_moments)), np.log(np.expm1(np.minimum(log_moments, 1))))
+        small = np.log(np.expm1(np.minimum(log_moments, 1.0)))
+        log_less = np.where(log_moments > 1, log_moments + np.log(-np.expm1(-log_moments)), small)
         weight = log_binomial(order)[2:] + l * np.log(rate) + special.xlog1py(order - l, -rate)
         return np.logaddexp(0.0, special.logsumexp(weight + log_less, axis=-1))
 
