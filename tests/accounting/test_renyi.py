@@ -1,4 +1,4 @@
-"""Rényi curves against 30-digit integrals and tensorflow_probability's densities; conversion and sampling bounds against brute force."""
+"""Rényi curves against 30-digit integrals and the densities of tensorflow_probability; bounds against brute force."""
 
 import math
 import subprocess

@@ -21,7 +21,7 @@ from tfdpbc.accounting.renyi import moment_slack, sampled_log_moment
 
 _ALIVE = 70.0  # parts of an integrand below e^−70 of its peak are left out
 _COARSE = 0.25
-_MAX_NODES = 1 << 21
+_MAX_NODES = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -129,7 +129,8 @@ def profiles(pairs: Pairs, epsilon: np.ndarray, rate: float) -> tuple[np.ndarray
 def largest_profile(pairs: Pairs, epsilon: np.ndarray, rate: float) -> np.ndarray:
     """The largest δ(ε) of any pair in either direction, for real ε, shape [k]; symmetric, as directions swap."""
     size = np.abs(epsilon)
-    return reflect(epsilon, np.maximum(*profiles(pairs, size, rate)).max(axis=0))
+    result = reflect(epsilon, np.maximum(*profiles(pairs, size, rate)).max(axis=0))
+    return np.minimum(np.where(result > 0, result * (1 + 4 * ULP), 0.0), 1.0)
 
 
 def log_moments(pairs: Pairs, order: np.ndarray) -> np.ndarray:
@@ -161,7 +162,7 @@ def quadrature_moment(pairs: Pairs, pair: int, power: float, rate: float) -> flo
     Integrates S = (1+y)^power − 1 − power·y >= 0, y = M/B − 1, whose last term has mean 0, so that a tiny moment keeps
     its digits, by the trapezoidal rule. In the strip |Im x| < a, a r <= π/2, |S| grows by at most (√2)^{|power|} e^{a²/2},
     so a spacing h <= min(1/4, 1/(4r), 1/(r√|power|)) leaves a relative error below 1e-15; the parts left out and
-    rounding stay below 1e-9 of E − 1, which is added. Infinite where more than 2^21 nodes would be needed.
+    rounding stay below 1e-9 of E − 1, which is added. Infinite where more than 2^18 nodes would be needed.
     """
     total = 0.0
     for branch in range(2):

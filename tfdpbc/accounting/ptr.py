@@ -21,7 +21,7 @@ from tfdpbc.accounting import _ptr_lattice, _ptr_pairs, renyi
 from tfdpbc.accounting.tradeoff import Gaussian, TradeOff, minimise
 
 _INTEGERS = np.unique(np.concatenate([np.arange(2, 65), np.geomspace(64, 8192, 43).round()])).astype(int)
-_FRACTIONS = 1 + np.geomspace(2.0**-20, 0.9, 11)
+_FRACTIONS = 1 + np.geomspace(2.0**-26, 0.9, 14)
 _ATTEMPTS = 8  # orders that are evaluated in both directions
 
 
@@ -166,6 +166,8 @@ class ProposeTestRelease:
         delta = _validate.probability("delta", delta)
         rate = _validate.probability("rate", rate, one=True)
         rounds = _validate.integer("rounds", rounds, at_least=0)
+        if rounds == 0:
+            return dict.fromkeys(("rdp", "pld", "advanced_composition", "black_box", "lower_bound"), 0.0)
         orders = _INTEGERS[_INTEGERS <= 1024]
         black, low = (
             _least(orders, [rounds * float(bound(int(order), rate)) for order in orders], delta)

@@ -25,11 +25,11 @@ ORDERS = tuple(
     float(order)
     for order in np.unique(
         np.concatenate(
-            [1 + np.geomspace(2.0**-20, 1, 121), np.arange(1, 64, 0.25)[1:], np.geomspace(64, 8192, 57).round()]
+            [1 + np.geomspace(2.0**-26, 1, 157), np.arange(1, 64, 0.25)[1:], np.geomspace(64, 8192, 57).round()]
         )
     )
 )
-"""Orders that a conversion tries unless told otherwise: 1.000001 to 8192, all integers up to 64 among them."""
+"""Orders that a conversion tries unless told otherwise: 1 + 2^−26 to 8192, all integers up to 64 among them."""
 
 
 def laplace(order, scale: float):
