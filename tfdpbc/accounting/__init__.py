@@ -10,17 +10,21 @@ import importlib
 
 _HOMES = {
     "tradeoff": ("TradeOff", "Gaussian", "Grouped", "LossTradeOff"),
+    "best": ("Best",),
     "mixture": ("GaussianMixture",),
     "participation": ("Participation", "shuffling", "subsampling"),
     "subsampled": ("poisson", "fixed_size", "clt_mu"),
     "calibration": ("smallest_noise", "most_rounds"),
 }
+_MODULES = ("balls_in_bins", "ptr", "renyi", "shuffled")  # their functions are called by their module's name
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = sorted(_HOME)
+__all__ = sorted([*_HOME, *_MODULES])
 
 
 def __getattr__(name: str):
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
