@@ -20,6 +20,7 @@ _NODES, _WEIGHTS = special.roots_legendre(6)
 _GROWTH = 128  # a cell is at most that part of its loss wide: inflates the variance by less than 1e-4
 _PANEL = 0.1  # widest interval of x that one quadrature rule covers
 _BLOCK = 1 << 20  # elements of a table held at a time
+_RANGE = 1 << 16  # longest range of x that a moment is integrated over
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -115,17 +116,12 @@ class Pair:
         top = 12 + max(power, 0.0) * self.shift[-1]
         bottom = -12 - max(-power, 0.0) * float(self.loss(np.zeros(1))[1][0])
         width = min(0.5, 0.25 / max(self.shift[-1], self.shift[-1] - self.shift[0], 0.5) * max(self.shift.size - 1, 1))
-        if (top - bottom) / width > _BLOCK:
+        found = self._alive(power, bottom, top, width)
+        if found is None:
             return np.inf
-        ends = np.linspace(bottom, top, int((top - bottom) / width) + 2)
-        height = power * self.loss(ends)[0] - ends**2 / 2
-        flat = np.maximum(height, -(ends**2) / 2)
-        alive = flat > flat.max() - 80
-        keep = alive[:-1] | alive[1:]
-        nodes = ends[:-1, None][keep] + np.diff(ends)[keep, None] * (1 + _NODES) / 2
+        nodes, weight = found
         loss = self.loss(nodes.ravel())[0].reshape(nodes.shape)
         peak = float(np.max(power * loss - nodes**2 / 2))
-        weight = np.diff(ends)[keep, None] * _WEIGHTS / 2 / np.sqrt(2 * np.pi)
         if peak > 300:
             return float(peak + np.log((weight * np.exp(power * loss - nodes**2 / 2 - peak)).sum()))
         near = np.abs(power * loss) < 1
@@ -146,21 +142,45 @@ class Pair:
         shift = float(self.shift[-1])
         low, high = shift / 2, power * shift + 12  # L > 0 where x > shift/2
         width = min(0.25, 0.125 / shift)
-        if (high - low) / width > _BLOCK:
+        found = self._alive(power, low, high, width)
+        if found is None:
             return np.inf
-        ends = np.linspace(low, high, int((high - low) / width) + 2)
-        height = power * self.loss(ends)[0] - ends**2 / 2
-        keep = np.maximum(height[:-1], height[1:]) > height.max() - 80
-        nodes = ends[:-1, None][keep] + np.diff(ends)[keep, None] * (1 + _NODES) / 2
+        nodes, weight = found
+        last = float(power * self.loss(np.array([high]))[0][0] - high**2 / 2)
         loss = np.maximum(self.loss(nodes.ravel())[0].reshape(nodes.shape), 0.0)
         rise = power * loss
         with np.errstate(divide="ignore"):
             log_rise = np.where(rise < 1, np.log(np.expm1(np.minimum(rise, 1.0))), rise + np.log1p(-np.exp(-rise)))
             terms = log_rise + np.log(-np.expm1(-(power - 1) * loss)) - nodes**2 / 2
-        weight = np.diff(ends)[keep, None] * _WEIGHTS / 2 / np.sqrt(2 * np.pi)
-        # 1e-30: what the panels left out hold (each e^{−80} of the peak, at most a million of them).
-        total = np.logaddexp(special.logsumexp(terms, b=weight), height[-1] - np.log(12 * np.sqrt(2 * np.pi)))
+        total = np.logaddexp(special.logsumexp(terms, b=weight), last - np.log(12 * np.sqrt(2 * np.pi)))
         return float(np.logaddexp(0.0, total) if total > -30 else np.exp(total))
+
+    def _alive(self, power: float, bottom: float, top: float, width: float) -> tuple[np.ndarray, np.ndarray] | None:
+        """Quadrature nodes and weights (dx/√2π) of the panels in bottom..top, `width` wide, that matter for the integral of
+        φ or of φ e^{power·L}; what is left out is e^{−80} of the peak. None if they are too many.
+
+        The height h = power·L − x²/2 is scanned coarsely: for power > 0 (L is convex) h'' >= −1, so over a gap it
+        rises by at most gap²/8 above its ends; for power < 0 it is concave and stays below its tangents.
+        """
+        if top - bottom > _RANGE:
+            return None
+        ends = np.linspace(bottom, top, int(top - bottom) + 2)
+        value, slope = self.loss(ends)
+        gap = ends[1] - ends[0]
+        height, plain = power * value - ends**2 / 2, -(ends**2) / 2
+        above = np.maximum(height[:-1], height[1:]) + gap**2 / 8
+        if power < 0:
+            tilt = power * slope - ends
+            left, right = height[:-1] + np.maximum(tilt[:-1], 0) * gap, height[1:] + np.maximum(-tilt[1:], 0) * gap
+            above = np.minimum(left, right)
+        above = np.maximum(above, np.maximum(plain[:-1], plain[1:]) + gap**2 / 8)
+        start, parts = ends[:-1][above > max(height.max(), plain.max()) - 80], int(np.ceil(gap / width))
+        if start.size * parts * self.shift.size > 4 * _BLOCK:
+            return None
+        left = (start[:, None] + gap / parts * np.arange(parts)).reshape(-1, 1)
+        return left + gap / parts * (1 + _NODES) / 2, np.full_like(left, gap / parts) * _WEIGHTS / 2 / np.sqrt(
+            2 * np.pi
+        )
 
     def boundaries(self, step: float, widest: float) -> tuple[np.ndarray, np.ndarray]:
         """(indices, x) of lattice losses, L(x) = index·step, that cut the range into cells: by guarded Newton.

@@ -22,7 +22,7 @@ from tfdpbc.accounting import _group, _roots, pld
 from tfdpbc.accounting._answers import Answers
 from tfdpbc.accounting._envelope import Envelope
 from tfdpbc.accounting._gaussian import ULP, gaussian_delta, gaussian_epsilon_bound, gaussian_f, reflect
-from tfdpbc.accounting._renyi_tail import RenyiTail
+from tfdpbc.accounting._renyi_tail import RenyiTable, RenyiTail
 from tfdpbc.accounting._roots import log_excess, minimise  # noqa: F401
 from tfdpbc.accounting.pld import LossDistribution
 
@@ -126,21 +126,37 @@ class Grouped(TradeOff):
         light = self._base._light()
         return Envelope.of(light.delta, _reach(light, (1e-300, *_DELTAS)), 1500)
 
+    @functools.cached_property
+    def _step(self) -> float:
+        return _group.step(self._one.delta, self._base.epsilon(0.5))
+
+    @functools.cached_property
+    def _tail(self) -> RenyiTail:
+        """Where ε is so large that e^ε δ of one member has no digits, Rényi divergences still give a bound."""
+        table = RenyiTable(self._base._renyi)
+        return RenyiTail(lambda order: _group.renyi(table, order, self._size), 0.5)
+
     def _f(self, alpha):
         return _group.f(self._one.f, alpha, self._size)
 
     def _delta(self, epsilon):
-        step = self._steps
-        found = [_group.delta(self._one.delta, abs(float(value)), self._size, step) for value in epsilon]
-        return reflect(epsilon, np.array(found).reshape(epsilon.shape))
+        size = np.abs(epsilon)
+        chains = np.array([self._chain(float(value)) for value in size]).reshape(size.shape)
+        return reflect(epsilon, np.minimum(chains, self._tail.delta(size)))
 
-    @functools.cached_property
-    def _steps(self) -> float:
-        return _group.step(self._one.delta, self._base.epsilon(0.5))
+    def _chain(self, epsilon: float) -> float:
+        return _group.delta(self._one.delta, epsilon, self._size, self._step)
 
-    def _epsilon_bound(self, delta):
-        # For a Gaussian ε is about (size μ)²/2 + size μ z, that is size² times one member's, at most.
-        return max(1.0, min(self._base.epsilon(delta) * self._size**2, 1e300))
+    def _epsilon(self, delta):
+        def excess(epsilon: float) -> float:
+            return log_excess(self._chain(epsilon), delta)
+
+        high = self._tail.epsilon(delta)
+        low = 0.0
+        if excess(low) <= 0:
+            return low
+        top = high if np.isfinite(high) else 2 * self._size * max(1.0, self._base.epsilon(delta))
+        return _roots.crossing(excess, low, top) if np.isfinite(top) and excess(top) <= 0 else high
 
     def _renyi(self, order):
         return _group.renyi(self._base.renyi, order, self._size)
@@ -220,6 +236,8 @@ class LossTradeOff(TradeOff):
 
 def compose(first: TradeOff, second: TradeOff) -> LossTradeOff:
     """f ⊗ g for trade-off functions of any kind, direction by direction, on the coarser of their lattices."""
+    if hasattr(second, "curves"):  # several guarantees at once (best.py): their least profile is not convex
+        return second.compose(first)
     pair = (first, second)
     steps = [trade_off.directions[0].step for trade_off in pair if isinstance(trade_off, LossTradeOff)]
     reach = [None if isinstance(trade_off, LossTradeOff) else _reach(trade_off) for trade_off in pair]
