@@ -201,7 +201,8 @@ def _trapezoid(r: float, c: float, power: float, rate: float, low: float, high: 
         return None
     spacing = _COARSE / per_cell
     nodes = (where[:, None] * _COARSE + spacing * np.arange(per_cell)).ravel()
-    return float(special.logsumexp(_log_integrand(nodes, r, c, power, rate)) + np.log(spacing))
+    logs = _log_integrand(nodes, r, c, power, rate)
+    return float(logs.max() + np.log(np.exp(logs - logs.max()).sum() * spacing))
 
 
 def _log_integrand(x: np.ndarray, r: float, c: float, power: float, rate: float) -> np.ndarray:

@@ -168,7 +168,7 @@ class ProposeTestRelease:
         rounds = _validate.integer("rounds", rounds, at_least=0)
         if rounds == 0:
             return dict.fromkeys(("rdp", "pld", "advanced_composition", "black_box", "lower_bound"), 0.0)
-        orders = _INTEGERS[_INTEGERS <= 1024]
+        orders = _INTEGERS[_INTEGERS <= 512]
         black, low = (
             _least(orders, [rounds * float(bound(int(order), rate)) for order in orders], delta)
             for bound in (self.black_box_upper, self.black_box_lower)
@@ -192,8 +192,8 @@ class ProposeTestRelease:
         if rate == 1.0:
             orders = np.array(renyi.ORDERS)
             return renyi.to_epsilon(rounds * self._unsampled(orders), delta, orders)
-        pairs = self._pairs()
-        forward = [float(np.max(_ptr_pairs.sampled_moments(pairs, int(n), rate))) / (n - 1) for n in _INTEGERS]
+        table = _ptr_pairs.log_moments(self._pairs(), np.arange(2.0, _INTEGERS[-1] + 1))
+        forward = [float(renyi.sampled_log_moment(table[:, : n - 1], rate, n).max()) / (n - 1) for n in _INTEGERS]
         guess = renyi.converted(_INTEGERS.astype(np.float64), rounds * np.array(forward), delta)
         first = float(_INTEGERS[int(np.argmin(guess))])
         tried: dict[float, float] = {}
@@ -216,7 +216,7 @@ class ProposeTestRelease:
             known = np.log(np.array(sorted(tried)) - 1)
             at = int(np.searchsorted(known, np.log(best - 1) - 1e-9))
             low, high = known[max(at - 1, 0)], known[min(at + 1, known.size - 1)]
-            minimise(lambda log_less: attempt(1 + float(np.exp(log_less))), low, high, steps=10)
+            minimise(lambda log_less: attempt(1 + float(np.exp(log_less))), low, high, steps=8)
         best = min(tried, key=tried.get)
         if tried[best] > 0 and best in (_FRACTIONS[0], _INTEGERS[-1]):
             warnings.warn(f"the best order {best:g} is at the end of the orders tried", stacklevel=2)
