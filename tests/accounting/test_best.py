@@ -44,3 +44,11 @@ def test_composition_and_groups_act_on_each():
 def test_bad_curves_are_named(curves):
     with pytest.raises((TypeError, ValueError), match="^curves must be .*; got curves="):
         Best(curves)
+
+
+def test_composing_something_with_several_guarantees_composes_each():
+    best = Best([GAUSSIAN, MIXTURE])
+    for other in (fixed_size(0.1, 2.0, 20), Gaussian(0.5)):
+        want = min(other.compose(curve).epsilon(1e-5) for curve in best.curves)
+        assert other.compose(best).epsilon(1e-5) == pytest.approx(want, rel=1e-3)
+        assert best.compose(other).epsilon(1e-5) == pytest.approx(want, rel=1e-3)

@@ -245,7 +245,9 @@ def compose(first: TradeOff, second: TradeOff) -> LossTradeOff:
     step = max([*steps, longest / 500_000]) if steps else max(longest, 1e-9) / 20_000
     laws = []
     for trade_off, top in zip(pair, reach, strict=True):
-        own = trade_off.directions if top is None else [pld.from_profile(trade_off.delta, step, top)]
+        # A group's profile costs a search for each ε: chords between some of them are above it, and quick.
+        profile = Envelope.of(trade_off.delta, top, 200).delta if isinstance(trade_off, Grouped) else trade_off.delta
+        own = trade_off.directions if top is None else [pld.from_profile(profile, step, top)]
         laws.append([law.on_lattice(step) for law in own])
     count = max(map(len, laws))
     mine, theirs = (own * count if len(own) == 1 else own for own in laws)
