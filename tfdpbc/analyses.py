@@ -105,11 +105,17 @@ def headline(run: Run, delta: float) -> tuple[float, str]:
 
 def methods(run: Run) -> dict[str, Method]:
     """Every method that applies, the certified main ones first: name → `Method`."""
+    from tfdpbc.accounting import Grouped
+
     found = {name: Method(whom, curve.epsilon) for name, (curve, whom) in curves(run).items()}
     if run.rounds == 0 or run.noise_multiplier == 0:
         return found
-    main, whom = next(iter(curves(run).values()))
-    return found | {"rdp": Method(whom, lambda delta: _converted(main.renyi, delta))} | _MORE[run.sampling.name](run)
+    # A group's Rényi divergence by the general rule costs g quadratures an order: only where g is counted exactly.
+    exact = [pair for pair in curves(run).values() if run.group_size == 1 or not isinstance(pair[0], Grouped)]
+    if exact:
+        curve, whom = exact[0]
+        found["rdp"] = Method(whom, lambda delta: _converted(curve.renyi, delta))
+    return found | _MORE[run.sampling.name](run)
 
 
 # Fixed sizes, replace.
