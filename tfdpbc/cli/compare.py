@@ -83,7 +83,7 @@ def _row(given: Mapping[str, Any], num_parameters: int) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]], given: Mapping[str, Any]) -> str:
-    titles = f"{'m':>6}{'rounds':>9}{'noise σ':>10}{'std/C':>9}{'SNR/round':>11}{'SNR·√T':>9}  {'ε':>7}  neighbouring"
+    titles = f"{'m':>6}{'rounds':>9}{'noise σ':>10}{'std/C':>9}{'SNR/round':>11}{'SNR·√T':>11}  {'ε':>7}  neighbouring"
     lines = [
         f"Promise: ε = {given['epsilon']:g}, δ = {given['delta']:g}, {given['epochs']} epochs",
         f"{'sampling':<14}{'clipped':<12}{titles}",
@@ -96,7 +96,7 @@ def _table(rows: list[dict[str, Any]], given: Mapping[str, Any]) -> str:
         lines.append(
             f"{name}{row['contributions']:>6}{row['rounds']:>9}{row['noise_multiplier']:>10.4g}"
             f"{row['noise_std_over_norm']:>9.4g}{row['signal_to_noise_per_round']:>11.4g}"
-            f"{row['signal_to_noise_of_all_rounds']:>9.4g}  {row['epsilon']:>7.4f}  {row['neighbouring']}"
+            f"{row['signal_to_noise_of_all_rounds']:>11.4g}  {row['epsilon']:>7.4f}  {row['neighbouring']}"
         )
     strong = [f"{row['sampling']} ({row['clipped']})" for row in rows if "stronger" in row.get("adversary", "")]
     if strong:
