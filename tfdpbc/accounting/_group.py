@@ -17,7 +17,8 @@ import numpy as np
 from scipy import special
 
 from tfdpbc.accounting._gaussian import ULP
-from tfdpbc.accounting._roots import minimise
+
+_GRID = np.linspace(-1, 1, 21)
 
 
 def f(one: Callable[[np.ndarray], np.ndarray], alpha: np.ndarray, size: int) -> np.ndarray:
@@ -39,14 +40,21 @@ def delta(one: Callable[[np.ndarray], np.ndarray], epsilon: float, size: int, st
         return 0.0 if step == 0 else float(min(1.0, one(np.array([np.inf]))[0] * size))
     back = (size - 1) / 2 - np.arange(size)
 
-    def log_bound(step: float) -> float:
-        parts = epsilon / size + step * back
-        later = np.concatenate([np.cumsum(parts[:0:-1])[::-1], [0.0]])
+    def log_bounds(steps: np.ndarray) -> np.ndarray:
+        parts = epsilon / size + steps[:, None] * back
+        later = np.cumsum(parts[:, ::-1], axis=1)[:, ::-1] - parts
         with np.errstate(divide="ignore"):
-            return float(special.logsumexp(np.log(one(parts)) + later))
+            terms = np.log(one(parts.ravel())).reshape(parts.shape) + later
+        return np.logaddexp.reduce(terms, axis=1) + ULP * size * (8 + 2 * np.abs(parts).sum(axis=1))
 
-    scale = minimise(lambda s: log_bound(step * np.exp(s)), -4.0, 4.0)
-    return float(np.exp(min(0.0, log_bound(step * np.exp(scale)) + 8 * ULP * size)))
+    # The bound is unimodal in the step, and any step is valid: finer and finer grids around the best of the last.
+    middle, width, best = 0.0, 4.0, np.inf
+    for _ in range(5):
+        scales = middle + width * _GRID
+        found = log_bounds(step * np.exp(scales))
+        middle, best = float(scales[np.argmin(found)]), min(best, float(found.min()))
+        width *= 2 / (_GRID.size - 1)
+    return float(np.exp(min(0.0, best)))
 
 
 def renyi(one: Callable[[float], float], order: float, size: int) -> float:

@@ -11,6 +11,7 @@ takes a minute for groups; here the masses are integrals of positive functions o
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -51,15 +52,16 @@ class Pair:
         self.log_weight = log_weights[keep]
         self.noise_multiplier = noise_multiplier
         self.low = float(special.ndtri(tail))
-        self.high = self._upper_end(tail)
+        self._tail = tail
 
-    def _upper_end(self, tail: float) -> float:
+    @functools.cached_property
+    def high(self) -> float:
         """An x that P exceeds with probability at most `tail`."""
         weight = np.exp(self.log_weight)
         low, high = 0.0, self.shift[-1] - self.low
         for _ in range(60):
             middle = (low + high) / 2
-            low, high = (low, middle) if weight @ special.ndtr(self.shift - middle) <= tail else (middle, high)
+            low, high = (low, middle) if weight @ special.ndtr(self.shift - middle) <= self._tail else (middle, high)
         return high
 
     def loss(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
