@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, special
 
-from tfdpbc.accounting import Gaussian, _ptr_lattice, _ptr_pairs, renyi
+from tfdpbc.accounting import Gaussian, _ptr_lattice, _ptr_pairs, _rounds, ptr, renyi
 from tfdpbc.accounting.ptr import ProposeTestRelease
 
 PAPER = ProposeTestRelease(20, 6.0, 2.0, 0.1, 1.0, 1.0)
@@ -387,6 +387,25 @@ def test_a_rare_wrong_pass_costs_its_probability_not_its_price():
     for bound in found.bounds:
         assert np.all(found.f(alpha) >= bound.f(alpha))
         assert np.all(found.delta([0.1, 3.0]) <= bound.delta([0.1, 3.0]))
+
+
+@pytest.mark.parametrize(
+    "release, rate, rounds, delta",
+    [
+        (PAPER, 0.02, 100, 1e-5),
+        (SMALL, 0.05, 200, 1e-6),
+        (ProposeTestRelease(1000, 500.0, 10.0, 0.5, 1.0, 5.0), 0.01, 10_000, 1e-6),
+        (ProposeTestRelease(20, 6.0, 2.0, 0.1, 1.0, 100.0), 0.01, 1000, 1e-5),
+    ],
+)
+def test_the_lattice_is_within_two_thousandths_of_a_finer_one(release, rate, rounds, delta, monkeypatch):
+    found = release.trade_off(rate, rounds).epsilon(delta)
+    monkeypatch.setattr(_ptr_lattice, "_FINE", 100)
+    monkeypatch.setattr(_ptr_lattice, "_TOTAL", 1 << 21)
+    monkeypatch.setattr(_ptr_lattice, "_WIDE", 1 << 18)
+    monkeypatch.setattr(_rounds, "_GROWTH", 512)
+    finer = ptr._trade_off.__wrapped__(release, rate, rounds).epsilon(delta)
+    assert finer * (1 - 1e-6) <= found <= finer * 1.002
 
 
 def test_guarantees_grow_with_every_cost_and_repeat():

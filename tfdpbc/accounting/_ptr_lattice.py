@@ -79,7 +79,7 @@ def directions(pairs: Pairs, rate: float, rounds: int) -> list[list[LossDistribu
     result = []
     for low, high in ranges:
         total = min(rounds * (high - low), 25 * min(wide, high - low) * np.sqrt(rounds) + (high - low))
-        step = max(fine, (high - low) / _CELLS, total / _TOTAL / 4, 1e-12)
+        step = max(fine, (high - low) / _CELLS, total / _TOTAL, 1e-12)
         widest = max(step, float(pairs.shift.min()) / _FINE, (high - low) / _WIDE)
         result.append(round_on_lattice(pairs, rate, step, widest, low, high, tail))
     return result
