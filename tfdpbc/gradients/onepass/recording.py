@@ -17,7 +17,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-_LOCK = threading.RLock()
+LOCK = threading.RLock()
 _local = threading.local()
 
 
@@ -124,7 +124,7 @@ def _stopped(layer: Any, weights: dict[int, Any]) -> Iterator[None]:
 @contextlib.contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
     """Records the calls of the recorder's layers on this thread; leaves the layers as they were."""
-    with _LOCK:  # one recording at a time: two of them would restore each other's hooks
+    with LOCK:  # one recording at a time: two of them would restore each other's hooks
         saved = [(layer, vars(layer).get("call")) for layer, _ in recorder.rules]
         previous = getattr(_local, "recorder", None)
         _local.recorder = recorder

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfdpbc.algorithms import Algorithm, BatchGradient
 from tfdpbc.gradients.onepass import operations, registry, rowwise
 from tfdpbc.gradients.onepass import rules as _built_in  # noqa: F401 (registers the rules)
-from tfdpbc.gradients.onepass.recording import Recorder, recording
+from tfdpbc.gradients.onepass.recording import LOCK, Recorder, recording
 
 
 def unsupported(model: keras.Model, algorithm: Algorithm) -> list[str]:
@@ -23,10 +23,11 @@ def unsupported(model: keras.Model, algorithm: Algorithm) -> list[str]:
     if type(algorithm) is not BatchGradient:
         reasons.append(f"it computes the algorithm BatchGradient only, not {type(algorithm).__name__}")
     trainable = {id(v): v for v in model.trainable_variables}
-    for layer, recorded in _walk(model, set(trainable)):
-        reasons += _reasons(layer, recorded)
-        for v in registry.rule_of(layer).variables(layer) if recorded else ():
-            trainable.pop(id(v), None)
+    with LOCK:  # the hooks that another thread's recording puts on the layers look like calls of their own
+        for layer, recorded in _walk(model, set(trainable)):
+            reasons += _reasons(layer, recorded)
+            for v in registry.rule_of(layer).variables(layer) if recorded else ():
+                trainable.pop(id(v), None)
     if not reasons:
         reasons += [f"variable {v.path!r} belongs to no layer" for v in trainable.values()]
         if model.losses:
