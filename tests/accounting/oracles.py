@@ -92,18 +92,18 @@ def _power(law: np.ndarray, count: int) -> np.ndarray:
 # --- profiles ---------------------------------------------------------------------------------------------------------
 
 
-def gaussian_delta(epsilon: float, mu: np.ndarray) -> np.ndarray:
+def gaussian_delta(epsilon, mu) -> np.ndarray:
     """δ of G_μ, from its formula, in logs."""
     first = special.log_ndtr(mu / 2 - epsilon / mu)
     second = epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
     return np.exp(first) * -np.expm1(np.minimum(second - first, 0.0))
 
 
-def mixture_delta(weights: np.ndarray, sigma: float, epsilon: float) -> float:
-    """Σ_v weights[v] δ_{G_{√v/σ}}(ε), ε >= 0."""
+def mixture_delta(weights: np.ndarray, sigma: float, epsilon):
+    """Σ_v weights[v] δ_{G_{√v/σ}}(ε), ε >= 0; one or a vector."""
     v = np.flatnonzero(weights)
     v = v[v > 0]
-    return float(weights[v] @ gaussian_delta(epsilon, np.sqrt(v) / sigma))
+    return gaussian_delta(np.asarray(epsilon)[..., None], np.sqrt(v) / sigma) @ weights[v]
 
 
 class Loss:
@@ -141,16 +141,20 @@ class Loss:
         """log E_P[e^{tL}]."""
         return float(special.logsumexp(t * self.loss, b=self.weight))
 
-    def delta(self, epsilon: float, rounds: int) -> float:
-        """δ(ε) of the rounds; NaN if the inversion does not settle (few hits, so that the law is not smooth).
+    def delta(self, epsilon, rounds: int):
+        """δ(ε) of the rounds, for one ε or several near each other (then less exactly in the tail, about 1e-10 of the largest).
+
+        NaN if the inversion does not settle: few hits, so that the law is not smooth.
 
         E[(1 − e^{ε−L})₊] = (1/2πi) ∫ e^{−zε} M(z)^T / (z (z+1)) dz over Re z = c > 0, at the saddle point c, by the
         trapezoid rule, whose error falls exponentially with its step.
         """
 
+        middle = float(np.mean(epsilon))
+
         def height(log_c: float) -> float:
             c = math.exp(log_c)
-            return rounds * self.log_moment(c) - c * epsilon - math.log(c) - math.log1p(c)
+            return rounds * self.log_moment(c) - c * middle - math.log(c) - math.log1p(c)
 
         found = optimize.minimize_scalar(height, bounds=(-12, 12), method="bounded", options={"xatol": 1e-3})
         c, peak = math.exp(found.x), found.fun
@@ -159,7 +163,8 @@ class Loss:
         tilted, losses = tilted[matter], self.loss[matter]
         mean = tilted @ losses
         width = 1 / math.sqrt(rounds * (tilted @ (losses - mean) ** 2) + 1 / c**2 + 1 / (1 + c) ** 2)
-        step, total = width / 6, 0.0
+        step, total = width / (6 if np.ndim(epsilon) == 0 else 12), 0.0
+        apart = np.asarray(epsilon) - middle
         blocks = min(40, 1 + 4_000_000 // (128 * losses.size))
 
         def ratio(u: np.ndarray) -> np.ndarray:
@@ -169,13 +174,14 @@ class Loss:
             return math.nan
         for start in range(0, 128 * blocks, 128):
             u = step * np.arange(start, start + 128)
-            shape = np.exp(rounds * np.log(ratio(u)) + 1j * u * (rounds * mean - epsilon))
+            shape = np.exp(rounds * np.log(ratio(u)) + 1j * u * (rounds * mean - middle))
             z = c + 1j * u
-            terms = (shape * c * (1 + c) / (z * (z + 1))).real
-            total += terms.sum() - (terms[0] / 2 if start == 0 else 0.0)
+            terms = shape * c * (1 + c) / (z * (z + 1))
+            terms[0] /= 2 if start == 0 else 1
+            total = total + (np.exp(-np.multiply.outer(apart, z)) @ terms).real
             if np.abs(shape[-8:]).max() < 1e-13:
                 break
-        return float(math.exp(peak) * total * step / math.pi)
+        return math.exp(peak) * total * step / math.pi
 
 
 def binomial(g: int, q: float) -> np.ndarray:

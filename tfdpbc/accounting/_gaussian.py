@@ -11,8 +11,8 @@ _SQRT_HALF = np.sqrt(0.5)
 _GAUSS = tuple(x / 2 + y for x, y in zip(special.roots_legendre(8), (0.5, 0.0), strict=True))  # on [0, 1]
 
 
-def gaussian_f(alpha: np.ndarray, mu: float) -> np.ndarray:
-    """G_μ(α), rounded down by a bound on the rounding error of its float64 evaluation."""
+def gaussian_f(alpha: np.ndarray, mu: float, up: bool = False) -> np.ndarray:
+    """G_μ(α), rounded down, or up, by a bound on the rounding error of its float64 evaluation."""
     if np.isinf(mu):
         return np.zeros_like(alpha)
     if mu == 0:
@@ -21,7 +21,8 @@ def gaussian_f(alpha: np.ndarray, mu: float) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         x = quantile - mu
         slack = ULP * (4 + 4 * np.abs(x) * (np.abs(quantile) + mu))
-        result = special.ndtr(x) * (1 - np.minimum(slack, 1.0))
+        result = special.ndtr(x) * (1 + slack if up else 1 - np.minimum(slack, 1.0))
+        result = np.maximum(result, TINY) if up else result
     return np.where(alpha == 0, 1.0, np.where(alpha == 1, 0.0, np.minimum(result, 1.0 - alpha)))
 
 

@@ -16,9 +16,10 @@ from collections.abc import Callable
 import numpy as np
 from scipy import special
 
-from tfdpbc.accounting._gaussian import ULP
+from tfdpbc.accounting._gaussian import TINY, ULP
 
-_GRID = np.linspace(-1, 1, 21)
+_GRID = np.linspace(-1, 1, 25)
+_BLOCK = 1 << 18  # elements of a table held at a time
 
 
 def f(one: Callable[[np.ndarray], np.ndarray], alpha: np.ndarray, size: int) -> np.ndarray:
@@ -34,27 +35,37 @@ def step(delta: Callable[[np.ndarray], np.ndarray], middle: float) -> float:
     return max((2 * float(special.ndtri(min((1 + total) / 2, 1 - ULP)))) ** 2, 2 * middle if middle < np.inf else 0.0)
 
 
-def delta(one: Callable[[np.ndarray], np.ndarray], epsilon: float, size: int, step: float) -> float:
-    """The bound on δ_group at `epsilon` >= 0; `one` is δ of one member, `step` as above."""
-    if step == 0 or np.isinf(epsilon):
-        return 0.0 if step == 0 else float(min(1.0, one(np.array([np.inf]))[0] * size))
+def delta(one: Callable[[np.ndarray], np.ndarray], epsilon: np.ndarray, size: int, step: float) -> np.ndarray:
+    """The bound on δ_group at each `epsilon` >= 0; `one` is δ of one member, `step` as above."""
+    if step == 0:
+        return np.zeros_like(epsilon)
+    block = max(1, _BLOCK // (_GRID.size * size))
+    blocks = [epsilon[start : start + block] for start in range(0, epsilon.size, block)]
+    return np.concatenate([np.zeros(0), *(_delta(one, part, size, step) for part in blocks)])
+
+
+def _delta(one, epsilon, size, step):
     back = (size - 1) / 2 - np.arange(size)
+    endless = np.isinf(epsilon)
+    total = np.where(endless, 0.0, epsilon)
 
     def log_bounds(steps: np.ndarray) -> np.ndarray:
-        parts = epsilon / size + steps[:, None] * back
-        later = np.cumsum(parts[:, ::-1], axis=1)[:, ::-1] - parts
+        parts = total[:, None, None] / size + steps[..., None] * back
+        later = np.cumsum(parts[..., ::-1], axis=-1)[..., ::-1] - parts
         with np.errstate(divide="ignore"):
             terms = np.log(one(parts.ravel())).reshape(parts.shape) + later
-        return np.logaddexp.reduce(terms, axis=1) + ULP * size * (8 + 2 * np.abs(parts).sum(axis=1))
+        return np.logaddexp.reduce(terms, axis=-1) + ULP * size * (8 + 2 * np.abs(parts).sum(axis=-1))
 
-    # The bound is unimodal in the step, and any step is valid: finer and finer grids around the best of the last.
-    middle, width, best = 0.0, 4.0, np.inf
+    # Any step is valid: finer and finer grids around the best of the last. Heavy tails want steps up to the order of ε.
+    low, high = np.log(step) - 4, np.maximum(np.log(step) + 4, np.log(4 * total / size + TINY))
+    middle, width, best = (low + high) / 2, (high - low) / 2, np.full(epsilon.size, np.inf)
     for _ in range(5):
-        scales = middle + width * _GRID
-        found = log_bounds(step * np.exp(scales))
-        middle, best = float(scales[np.argmin(found)]), min(best, float(found.min()))
-        width *= 2 / (_GRID.size - 1)
-    return float(np.exp(min(0.0, best)))
+        scales = middle[:, None] + width[:, None] * _GRID
+        found = log_bounds(np.exp(scales))
+        middle = np.take_along_axis(scales, np.argmin(found, axis=1)[:, None], axis=1)[:, 0]
+        best = np.minimum(best, found.min(axis=1))
+        width = width * (2 / (_GRID.size - 1))
+    return np.where(endless, min(1.0, float(one(np.array([np.inf]))[0]) * size), np.exp(np.minimum(best, 0.0)))
 
 
 def renyi(one: Callable[[float], float], order: float, size: int) -> float:

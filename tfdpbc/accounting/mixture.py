@@ -126,7 +126,9 @@ class GaussianMixture(TradeOff):
         block = max(1, _BLOCK // self._mu.size)
         starts = range(0, epsilon.size, block)
         total = np.concatenate(
-            [gaussian_delta(epsilon[i : i + block, None], self._mu) @ self._q for i in starts] or [np.zeros(0)]
+            # not a matrix product, whose last digit depends on how many ε are asked for at once
+            [(gaussian_delta(epsilon[i : i + block, None], self._mu) * self._q).sum(axis=1) for i in starts]
+            or [np.zeros(0)]
         )
         total += self._zero * -np.expm1(np.minimum(epsilon, 0.0))
         return np.minimum(total * (1 + 64 * ULP), 1.0)
@@ -188,6 +190,44 @@ class GaussianMixture(TradeOff):
     def __repr__(self):
         c = self.c_squared
         return f"GaussianMixture(c_squared={c[0]:g}..{c[-1]:g} ({c.size}), noise_multiplier={self.noise_multiplier!r})"
+
+
+def f_at_least(alpha, noise_multiplier: float, c_squared: float, exceeded: float):
+    """A lower bound on f if Pr[c² > `c_squared`] <= `exceeded`: (1 − u) G_{c_U/σ}(min(1, α/(1 − u))), rounded down.
+
+    Args:
+      alpha: in [0, 1]; any shape, which is that of the result.
+      noise_multiplier: σ > 0.
+      c_squared: c_U² >= 0.
+      exceeded: u in [0, 1).
+
+    Source: seed paper A; accounting.md section 2. It needs a tail bound of q_E only, not the distribution.
+    """
+    values, mu, u = _tail_arguments(alpha, noise_multiplier, c_squared, "exceeded", exceeded)
+    inside = np.minimum(1.0, np.nextafter(values / (1 - u), 2.0)) if u else values
+    return _shaped(np.maximum(0.0, (1 - u) * gaussian_f(inside, mu * (1 + 4 * ULP)) * (1 - 4 * ULP)))
+
+
+def f_at_most(alpha, noise_multiplier: float, c_squared: float, undercut: float):
+    """An upper bound on f if Pr[c² < `c_squared`] <= `undercut`: min(1 − α, G_{c_L/σ}(α) + l), rounded up.
+
+    No analysis against this adversary can promise more. Arguments as for :func:`f_at_least`, l = `undercut`.
+    """
+    values, mu, least = _tail_arguments(alpha, noise_multiplier, c_squared, "undercut", undercut)
+    return _shaped(np.minimum(1 - values, (gaussian_f(values, mu * (1 - 4 * ULP), up=True) + least) * (1 + 4 * ULP)))
+
+
+def _tail_arguments(alpha, noise_multiplier, c_squared, name, tail):
+    values = np.asarray(alpha, np.float64)
+    if not np.all((values >= 0) & (values <= 1)):
+        _validate.fail("alpha", "numbers in [0, 1]", alpha)
+    sigma = _validate.number("noise_multiplier", noise_multiplier, above=0)
+    mu = float(np.sqrt(_validate.number("c_squared", c_squared, at_least=0)) / sigma)
+    return values, mu, _validate.number(name, tail, at_least=0, below=1)
+
+
+def _shaped(values):
+    return float(values) if values.ndim == 0 else values
 
 
 def log(value: float) -> float:

@@ -52,6 +52,10 @@ class TradeOff(Answers):
         """This or a slightly worse one whose profile is quick to evaluate at a thousand ε."""
         return self
 
+    def _profile(self, top: float) -> Callable[[np.ndarray], np.ndarray]:
+        """δ, or a slightly worse one that is quick to evaluate at a hundred thousand ε in −top..top."""
+        return self._light().delta
+
 
 class Gaussian(TradeOff):
     """G_μ(α) = Φ(Φ⁻¹(1 − α) − μ): telling N(0, 1) from N(μ, 1).
@@ -141,15 +145,17 @@ class Grouped(TradeOff):
 
     def _delta(self, epsilon):
         size = np.abs(epsilon)
-        chains = np.array([self._chain(float(value)) for value in size]).reshape(size.shape)
-        return reflect(epsilon, np.minimum(chains, self._tail.delta(size)))
+        return reflect(epsilon, np.minimum(self._chain(size), self._tail.delta(size)))
 
-    def _chain(self, epsilon: float) -> float:
+    def _chain(self, epsilon: np.ndarray) -> np.ndarray:
         return _group.delta(self._one.delta, epsilon, self._size, self._step)
+
+    def _profile(self, top):
+        return Envelope.of(self.delta, top, 2000).delta
 
     def _epsilon(self, delta):
         def excess(epsilon: float) -> float:
-            return log_excess(self._chain(epsilon), delta)
+            return log_excess(float(self._chain(np.array([epsilon]))[0]), delta)
 
         high = self._tail.epsilon(delta)
         low = 0.0
