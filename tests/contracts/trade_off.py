@@ -27,7 +27,7 @@ class TradeOffContract:
     def below(self, epsilon: float) -> float:
         raise NotImplementedError
 
-    @pytest.fixture
+    @pytest.fixture(scope="class")
     def kind(self) -> TradeOff:
         return self.make()
 

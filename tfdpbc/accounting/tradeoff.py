@@ -37,7 +37,7 @@ class TradeOff(Answers):
     def compose(self, other: TradeOff) -> TradeOff:
         """f ⊗ g: both mechanisms run on the same data, the second one possibly chosen by the first's output."""
         _validate.instance("other", other, TradeOff, "a TradeOff")
-        return compose(self, other)
+        return self if other.mu == 0 else compose(self, other)
 
     def group(self, size: int) -> TradeOff:
         """What remains for groups of `size` examples: 1 − (1 − f)^{∘size} (Dong, Roth, Su, Theorem 2.14).
