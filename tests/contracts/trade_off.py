@@ -28,8 +28,9 @@ class TradeOffContract:
         raise NotImplementedError
 
     @pytest.fixture(scope="class")
-    def kind(self) -> TradeOff:
-        return self.make()
+    @classmethod
+    def kind(cls) -> TradeOff:
+        return cls().make()
 
     @pytest.mark.parametrize("method, value", [("f", 0.1), ("delta", 1.0), ("epsilon", 1e-5), ("renyi", 2.0)])
     def test_scalars_in_floats_out_and_arrays_keep_their_shape(self, kind, method, value):

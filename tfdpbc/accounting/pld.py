@@ -186,7 +186,9 @@ def _window(factors: list[tuple[LossDistribution, int]]) -> tuple[int, int]:
         return least, most
     laws = []
     for factor, count in factors:
-        keep = factor.weights > 0
+        keep = (
+            factor.weights > 1e-36 * factor.weights.max()
+        )  # the others, in a million copies, are far below TAIL (and slow: denormals)
         index = np.flatnonzero(keep).astype(np.float64)
         weights = factor.weights[keep] / factor.weights.sum()
         centre = float(index @ weights)
