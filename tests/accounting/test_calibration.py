@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from tfdpbc.accounting import Gaussian, GaussianMixture, most_rounds, poisson, shuffling, smallest_noise, subsampling
+from tfdpbc.accounting import (
+    Gaussian,
+    GaussianMixture,
+    fixed_size,
+    most_rounds,
+    poisson,
+    shuffling,
+    smallest_noise,
+    subsampling,
+)
 from tfdpbc.errors import UnreachableTarget
 
 TARGETS = (0.01, 0.1, 1.0, 8.0, 50.0, 500.0)
@@ -43,6 +52,31 @@ def test_pitfall_24_poisson(case, target):
 
     def epsilon_of(noise_multiplier):
         return poisson(rate, noise_multiplier, rounds, group_size).epsilon(1e-5)
+
+    noise = smallest_noise(epsilon_of, target)
+    assert 0.99 * target <= epsilon_of(noise) <= target
+
+
+@pytest.mark.parametrize(
+    "case, target",
+    [
+        *((case, target) for case in ((0.01, 1000), (0.5, 10), (0.002, 5000)) for target in TARGETS),
+        ((1e-4, 1_000_000), 0.01),
+        ((1e-4, 1_000_000), 500.0),
+    ],
+)
+def test_pitfall_24_fixed_size(case, target):
+    def epsilon_of(noise_multiplier):
+        return fixed_size(case[0], noise_multiplier, case[1]).epsilon(1e-5)
+
+    noise = smallest_noise(epsilon_of, target)
+    assert 0.99 * target <= epsilon_of(noise) <= target
+
+
+@pytest.mark.parametrize("size, target", [(2, 0.05), (8, 3.0), (8, 100.0)])
+def test_pitfall_24_groups_by_the_general_rule(size, target):
+    def epsilon_of(noise_multiplier):
+        return fixed_size(0.01, noise_multiplier, 300).group(size).epsilon(1e-6)
 
     noise = smallest_noise(epsilon_of, target)
     assert 0.99 * target <= epsilon_of(noise) <= target

@@ -27,9 +27,9 @@ def random_plan(number):
     group = int(rng.choice([1, 1, 2, 3, 5, 8]))
     delta = float(10 ** rng.uniform(-10, -3))
     if kind in ("shuffling", "subsampling"):
-        m, s, group = int(rng.integers(1, 9)), int(rng.integers(1, 9)), min(group, 6)
+        m, s = int(rng.integers(1, 9)), int(rng.integers(1, 9))
         n = m * s * int(rng.integers(2, 30)) + int(rng.integers(0, m * s))
-        rounds = int(rng.integers(1, 90))
+        rounds, group = int(rng.integers(1, 90)), min(group, 6, n)
         law = {"shuffling": shuffling, "subsampling": subsampling}[kind](n, m, s, rounds, group)
         delta = min(delta, law.upper_tail(0) / 3)  # with a δ above that, no noise at all is needed
         return kind, (n, m, s, rounds, group), delta, target, lambda sigma: GaussianMixture.of(law, sigma)

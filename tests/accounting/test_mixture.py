@@ -8,6 +8,7 @@ import pytest
 from scipy import special
 
 from tfdpbc.accounting import Gaussian, GaussianMixture, shuffling, subsampling
+from tfdpbc.accounting.mixture import f_at_least, f_at_most
 
 
 def shuffled(*arguments, noise_multiplier=2.0):
@@ -145,16 +146,53 @@ def test_composition_with_gaussians_and_other_noise():
     np.testing.assert_array_less(found.compose(other).f([0.1, 0.5]), found.f([0.1, 0.5]))
 
 
-def test_tail_bounds_without_the_distribution():
+@pytest.mark.parametrize("quantiles", [(0.99, 0.01), (0.9, 0.5), (1.0, 0.0)])
+def test_tail_bounds_without_the_distribution(quantiles):
     # accounting.md: Pr[c > c_U] <= u gives f >= (1−u) G(min(1, α/(1−u))); Pr[c < c_L] <= l gives f <= G_{c_L/σ} + l.
     participation = shuffling(1024, 16, 4, 160, 8)
     found = GaussianMixture.of(participation, 2.0)
-    alpha = np.linspace(0.001, 0.999, 25)
-    top, bottom = participation.quantiles(0.99), participation.quantiles(0.01)
+    alpha = np.concatenate([[0.0, 1e-9], np.linspace(0.001, 0.999, 25), [1.0]])
+    top, bottom = (participation.quantiles(value) for value in quantiles)
     u, l = participation.upper_tail(top), participation.lower_tail(bottom)  # noqa: E741
-    below = (1 - u) * Gaussian(np.sqrt(top) / 2).f(np.minimum(1, alpha / (1 - u)))
-    above = np.minimum(1 - alpha, Gaussian(np.sqrt(bottom) / 2).f(alpha) + l)
-    assert np.all(below <= found.f(alpha) + 1e-15) and np.all(found.f(alpha) <= above + 1e-15)
+    below, above = f_at_least(alpha, 2.0, top, u), f_at_most(alpha, 2.0, bottom, l)
+    by_hand = (1 - u) * special.ndtr(-special.ndtri(np.minimum(1, alpha / (1 - u))) - np.sqrt(top) / 2)
+    np.testing.assert_allclose(below, by_hand, rtol=1e-9, atol=1e-300)
+    by_hand = np.minimum(1 - alpha, special.ndtr(-special.ndtri(alpha) - np.sqrt(bottom) / 2) + l)
+    np.testing.assert_allclose(above, by_hand, rtol=1e-9, atol=1e-300)
+    assert np.all(below <= found.f(alpha) + 1e-15) and np.all(found.f(alpha) <= above * (1 + 1e-12))
+    assert isinstance(f_at_least(0.1, 2.0, top, u), float) and f_at_most(np.full((2, 3), 0.1), 2.0, 1.0, 0).shape == (
+        2,
+        3,
+    )
+
+
+def test_tail_bounds_are_rounded_to_their_own_side():
+    # Without tails both are G_μ, below and above its 40-digit value.
+    for alpha in (1e-12, 0.01, 0.6):
+        with mp.workdps(40):
+            quantile = mp.findroot(
+                lambda x, a=alpha: mp.log(mp.ncdf(-x)) - mp.log(mp.mpf(a)), -float(special.ndtri(alpha))
+            )
+            truth = mp.ncdf(quantile - mp.mpf(5) / 2)
+        low, high = f_at_least(alpha, 2.0, 25.0, 0.0), f_at_most(alpha, 2.0, 25.0, 0.0)
+        assert low <= truth <= high and high - low < 1e-11 * high
+    for bad in ({"exceeded": 1.0}, {"c_squared": -1.0}, {"alpha": 1.5}, {"noise_multiplier": 0.0}):
+        with pytest.raises(ValueError, match="must be"):
+            f_at_least(**{"alpha": 0.1, "noise_multiplier": 1.0, "c_squared": 2.0, "exceeded": 0.1} | bad)
+
+
+def test_f_of_very_many_atoms_is_merged_to_the_private_side():
+    found = subsampled(60_000, 600, 100, 300, 60, noise_multiplier=3500.0)
+    assert found.probability.size > 10_000
+    alpha = np.array([0.01, 0.3, 0.9])
+    epsilon = np.linspace(-6, 6, 400)
+    envelope = np.max(1 - found.delta(epsilon) - np.exp(epsilon) * alpha[:, None], axis=1)
+    np.testing.assert_allclose(found.f(alpha), envelope, atol=1e-4)
+    merged = found._merged(512)
+    assert (
+        merged.probability.size < 1500 and merged.c_squared @ merged.probability >= found.c_squared @ found.probability
+    )
+    assert found.epsilon(1e-5) <= merged.epsilon(1e-5) <= found.epsilon(1e-5) * 1.001
 
 
 @pytest.mark.parametrize("make", [shuffled, subsampled])

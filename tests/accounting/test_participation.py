@@ -165,6 +165,42 @@ def test_table_1_subsampled_batches_are_binomial():
     assert participation.subsampled_batch_binomial(10, 8, 5) == 1.0
 
 
+@pytest.mark.parametrize("sampling", [shuffling, subsampling])
+def test_groups_cost_their_root_not_their_size(sampling):
+    """The μ of a group of g is about √(gE)/σ (paper A), where the general rule for one example's √E/σ gives g√E/σ."""
+    from tfdpbc.accounting import Gaussian, GaussianMixture
+
+    epochs, sigma, n, s = 20, 10.0, 100_000, 100
+    one = GaussianMixture.of(sampling(n, 1, s, epochs * n // s, 1), sigma)
+    for g in (4, 16, 64):
+        exact = GaussianMixture.of(sampling(n, 1, s, epochs * n // s, g), sigma)
+        root = Gaussian(participation.asymptotic_mu(epochs, sigma, g))
+        linear = one.group(g)
+        # Subsampling spreads c² (here by 1/√(gE)), which costs some per cent; shuffled groups share a batch now and then.
+        assert exact.epsilon(1e-5) == pytest.approx(root.epsilon(1e-5), rel=0.03 if sampling is shuffling else 0.2)
+        assert linear.epsilon(1e-5) >= Gaussian(g * np.sqrt(epochs) / sigma).epsilon(1e-5) * (1 - 1e-3)
+        assert linear.epsilon(1e-5) > 0.9 * np.sqrt(g) * exact.epsilon(1e-5)
+        assert np.all(linear.f([0.1, 0.5]) <= exact.f([0.1, 0.5]))
+    assert linear.epsilon(1e-5) > 10 * exact.epsilon(1e-5)
+
+
+@pytest.mark.parametrize("sampling", [shuffling, subsampling])
+def test_renyi_moments_hold_no_transform_noise(sampling):
+    # E[e^{t c²}] at t so large that a probability wrong by 1e-17 would be all there is: by the largest value's own term.
+    n, m, s, rounds, g = 400, 5, 2, 40, 6
+    found = sampling(n, m, s, rounds, g)
+    exact = exact_epoch(n, m, s, rounds, g) if sampling is shuffling else None
+    for t in (2.0, 10.0):
+        if exact is not None:
+            top = max(exact) * t
+            truth = top + math.log(sum(float(p) * math.exp(t * v - top) for v, p in exact.items()))
+        else:
+            one = exact_epoch(n, m, s, 1, g)
+            top = max(one) * t
+            truth = rounds * (top + math.log(sum(float(p) * math.exp(t * v - top) for v, p in one.items())))
+        assert found.log_moment_at(t) == pytest.approx(truth, rel=1e-12)
+
+
 def test_pitfall_11_examples_left_out_are_accounted():
     # N = 10 with rounds of 4: an example takes part in an epoch with probability 8/10, not 1.
     assert as_dict(shuffling(10, 2, 2, 2, 1)) == pytest.approx({0: 0.2, 1: 0.8})

@@ -4,7 +4,9 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from tfdpbc.accounting import Gaussian, GaussianMixture, Grouped, subsampling
+from tfdpbc.accounting import Gaussian, GaussianMixture, Grouped, pld, subsampling
+from tfdpbc.accounting._envelope import Envelope
+from tfdpbc.accounting._renyi_tail import RenyiTable, RenyiTail
 
 MUS = (1e-6, 1e-3, 0.05, 0.5, 1.0, 3.0, 12.0, 150.0)
 
@@ -171,3 +173,73 @@ def test_renyi_grows_with_the_order_and_bounds_the_profile():
         # The classical conversion from RDP never promises more than the profile does.
         classical = np.min(values + np.log(1e5) / (orders - 1))
         assert trade_off.epsilon(1e-5) <= classical
+
+
+def test_a_table_of_a_profile_bounds_it_from_the_private_side():
+    truth = Gaussian(1.3)
+    table = Envelope.of(truth.delta, 12.0, 400)
+    epsilon = np.linspace(-14, 14, 1001)
+    found, exact = table.delta(epsilon), truth.delta(epsilon)
+    assert np.all(found >= exact * (1 - 1e-14))
+    inside = np.abs(epsilon) < 11
+    np.testing.assert_allclose(found[inside], exact[inside], rtol=0.02)
+    beyond = table.delta(np.array([13.0, np.inf]))
+    assert np.all(beyond >= table.delta_at[-1]) and beyond == pytest.approx(table.delta_at[-1], rel=1e-12)
+    assert table.delta(np.array([-np.inf])) == 1
+    alpha = np.concatenate([[0.0], np.logspace(-12, -0.01, 200), 1 - np.logspace(-12, -0.01, 200), [1.0]])
+    lower = table.f(alpha)
+    assert np.all(lower <= truth.f(alpha)) and lower[-1] == 0
+    np.testing.assert_allclose(lower, truth.f(alpha), atol=1e-4)
+    # The best of all its lines, as the search finds it, is the best there is.
+    lines = np.maximum(
+        1 - table.delta_at - np.exp(table.epsilon) * alpha[:, None],
+        np.exp(-table.epsilon) * (1 - table.delta_at - alpha[:, None]),
+    ).max(axis=1)
+    np.testing.assert_allclose(lower, np.clip(lines, 0, None), atol=1e-13)
+
+
+def test_a_table_holds_no_matter_what_noise_is_in_it():
+    rng = np.random.default_rng(3)
+    truth, epsilon = Gaussian(0.8), np.linspace(0, 5, 60)
+    table = Envelope(epsilon, truth.delta(epsilon) * (1 + 0.3 * rng.random(60)))
+    between, alpha = np.linspace(-5, 5, 501), np.linspace(0, 1, 301)
+    assert np.all(table.delta(between) >= truth.delta(between) * (1 - 1e-14))
+    assert np.all(table.f(alpha) <= truth.f(alpha))
+
+
+def test_pitfall_27_a_table_of_huge_epsilon():
+    truth = Gaussian(100.0)  # ε about 5400, e^ε is no float
+    table = Envelope.of(truth.delta, truth.epsilon(1e-300), 1500)
+    found = table.delta(np.array([4000.0, 5400.0]))
+    assert np.all(found >= truth.delta([4000.0, 5400.0]))
+    assert found[1] <= truth.delta(5400.0 - 15.0), "ε is at most one step of the table off"
+    assert np.all(table.f(np.array([0.0, 1e-300, 0.5])) <= truth.f([0.0, 1e-300, 0.5]))
+
+
+def test_renyi_conversion_of_a_gaussian():
+    for mu in (1e-3, 0.5, 30.0):
+        tail = RenyiTail(lambda order, mu=mu: order * mu**2 / 2, 1e-9)
+        for delta in (1e-300, 1e-50, 1e-12):
+            orders = 1 + np.geomspace(1e-3, 1e6, 100_000)
+            best = np.min(orders * mu**2 / 2 + np.log1p(-1 / orders) - (np.log(delta) + np.log(orders)) / (orders - 1))
+            found = tail.epsilon(delta)
+            assert best * (1 - 1e-9) <= found <= best * 1.002
+            assert Gaussian(mu).epsilon(delta) <= found
+            assert 0.99 * delta < tail.delta(np.array([found]))[0] <= delta
+    assert tail.delta(np.array([np.inf, 0.0])).tolist() == [0.0, 1.0]
+    nothing = RenyiTail(lambda order: np.inf, 1e-9)
+    assert nothing.epsilon(1e-12) == np.inf and nothing.delta(np.array([3.0])) == 1
+
+
+def test_renyi_table_is_above_its_curve():
+    table = RenyiTable(lambda order: order * 0.5)
+    for order in (1 + 1e-5, 1.3, 2.0, 777.7):
+        assert order * 0.5 <= table(order) <= order * 0.5 * 1.008
+    assert RenyiTable(lambda order: order if order < 9 else np.inf)(8.9) == np.inf
+
+
+def test_what_clipping_adds_to_a_lattice_of_a_profile_is_not_taken_from_its_tail():
+    law = pld.from_profile(Gaussian(1.0).delta, 1e-4, 9.0)
+    for epsilon in (0.0, 1.0, 4.0, 8.0):
+        assert law.delta(np.array([epsilon]))[0] >= Gaussian(1.0).delta(epsilon) * (1 - 1e-12)
+    assert law.weights.sum() + law.infinity == pytest.approx(1.0, abs=1e-12)

@@ -11,9 +11,9 @@ import importlib
 _HOMES = {
     "tradeoff": ("TradeOff", "Gaussian", "Grouped", "LossTradeOff"),
     "best": ("Best",),
-    "mixture": ("GaussianMixture",),
+    "mixture": ("GaussianMixture", "f_at_least", "f_at_most"),
     "participation": ("Participation", "shuffling", "subsampling"),
-    "subsampled": ("poisson", "fixed_size", "clt_mu"),
+    "subsampled": ("poisson", "fixed_size", "effective_noise", "clt_mu"),
     "calibration": ("smallest_noise", "most_rounds"),
 }
 _MODULES = ("balls_in_bins", "ptr", "renyi", "shuffled")  # their functions are called by their module's name

@@ -51,13 +51,28 @@ class Envelope:
 
     def f(self, alpha: np.ndarray) -> np.ndarray:
         """A lower bound on f(α), rounded down; shape of `alpha`."""
+        steep, _ = self._steep_line(alpha)
+        flat, _ = self._flat_line(alpha)
+        return np.clip(np.maximum(1 - steep, flat) - 4 * ULP, 0.0, np.maximum(1 - alpha, 0.0))
+
+    def advance(self, alpha: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(1 − f(α), the ε of the line that says so: the logarithm of its slope); shapes of `alpha`."""
+        steep, up = self._steep_line(alpha)
+        flat, down = self._flat_line(alpha)
+        return np.minimum(steep, 1 - flat), np.where(steep <= 1 - flat, up, -down)
+
+    def _steep_line(self, alpha: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The least of δ_i + e^{ε_i} α, rounded up, and its ε_i."""
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            i = np.searchsorted(-self._steep, -np.log(alpha), side="left")
-            used = np.where(alpha > 0, np.exp(np.minimum(self.epsilon[i] + np.log(alpha), 700.0)), 0.0)
-            steep = 1 - self.delta_at[i] - used * (1 + ULP * (8 + 4 * self.epsilon[i]))
+            log_alpha = np.log(alpha)
+            i = np.searchsorted(-self._steep, -log_alpha, side="left")
+            used = np.where(alpha > 0, np.exp(np.minimum(self.epsilon[i] + log_alpha, 700.0)), 0.0)
+        return self.delta_at[i] + used * (1 + ULP * (8 + 4 * self.epsilon[i])), self.epsilon[i]
+
+    def _flat_line(self, alpha: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The greatest of e^{−ε_i} (1 − δ_i − α), and its ε_i."""
         i = np.searchsorted(-self._flat, -(1 - alpha), side="left")
-        flat = np.exp(-self.epsilon[i]) * (1 - self.delta_at[i] - alpha)
-        return np.clip(np.maximum(steep, flat) - 4 * ULP, 0.0, np.maximum(1 - alpha, 0.0))
+        return np.exp(-self.epsilon[i]) * (1 - self.delta_at[i] - alpha), self.epsilon[i]
 
     def delta(self, epsilon: np.ndarray) -> np.ndarray:
         """An upper bound on δ(ε) for any real ε, rounded up; beyond the table that of its last point."""

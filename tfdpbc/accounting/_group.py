@@ -2,9 +2,10 @@
 
 With F = 1 − f, each (ε_i, δ(ε_i)) gives a line above F, and a chain of `size` such lines with Σ ε_i = ε bounds
 
-    δ_group(ε) <= Σ_i δ(ε_i) exp(Σ_{j>i} ε_j).
+    δ_group(ε) <= Σ_i δ(ε_i) exp(Σ_{j>i} ε_j),
 
-The ε_i are taken in arithmetic progression (the optimum for Gaussians) and their step is optimised; any step is valid.
+whatever the ε_i are. The best chain is that of the tangents at α, F(α), F(F(α)), ..., for the α at which their slopes
+multiply to e^ε: F∘...∘F is concave, and that is its own tangent. For G_μ they are an arithmetic progression of step μ².
 
 Source: Dong, Roth, Su (2019), Theorem 2.14; Mironov (2017), Proposition 11, for Rényi divergences.
 """
@@ -14,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy import special
 
-from tfdpbc.accounting._gaussian import TINY, ULP
+from tfdpbc.accounting._envelope import Envelope
+from tfdpbc.accounting._gaussian import ULP
 
-_GRID = np.linspace(-1, 1, 25)
+_STARTS = 2000  # α at which tangents are taken: a third of a nat apart; chains between them are interpolated
 _BLOCK = 1 << 18  # elements of a table held at a time
 
 
@@ -29,43 +30,49 @@ def f(one: Callable[[np.ndarray], np.ndarray], alpha: np.ndarray, size: int) -> 
     return one(alpha)
 
 
-def step(delta: Callable[[np.ndarray], np.ndarray], middle: float) -> float:
-    """About the step that is best for the group: μ², if δ were that of G_μ; `middle` is ε at δ = 1/2, about μ²/2."""
-    total = float(delta(np.zeros(1))[0])
-    return max((2 * float(special.ndtri(min((1 + total) / 2, 1 - ULP)))) ** 2, 2 * middle if middle < np.inf else 0.0)
+def gaussian_chain(epsilon: np.ndarray, mu: float, size: int) -> np.ndarray:
+    """The ε_i of the best chain for G_μ, for each finite ε: shape [n, size]."""
+    return epsilon[:, None] / size + mu * mu * ((size - 1) / 2 - np.arange(size))
 
 
-def delta(one: Callable[[np.ndarray], np.ndarray], epsilon: np.ndarray, size: int, step: float) -> np.ndarray:
-    """The bound on δ_group at each `epsilon` >= 0; `one` is δ of one member, `step` as above."""
-    if step == 0:
-        return np.zeros_like(epsilon)
-    block = max(1, _BLOCK // (_GRID.size * size))
+class Chains:
+    """The best chains of a table."""
+
+    def __init__(self, table: Envelope, size: int):
+        alpha = np.geomspace(1e-300, 0.5, _STARTS)
+        chains = np.empty((_STARTS, size))
+        for i in range(size):
+            alpha, chains[:, i] = table.advance(np.minimum(alpha, 1.0))
+        order = np.argsort(chains.sum(axis=1), kind="stable")
+        self._chains, self._totals = chains[order], chains.sum(axis=1)[order]
+
+    def __call__(self, epsilon: np.ndarray) -> np.ndarray:
+        """ε_i with Σ ε_i = ε for each finite ε: shape [n, size]."""
+        i = np.clip(np.searchsorted(self._totals, epsilon, side="right") - 1, 0, _STARTS - 2)
+        low, high = self._totals[i], self._totals[i + 1]
+        share = np.clip((epsilon - low) / np.where(high > low, high - low, 1.0), 0.0, 1.0)[:, None]
+        chain = (1 - share) * self._chains[i] + share * self._chains[i + 1]
+        chain[:, 0] += epsilon - chain.sum(axis=1)
+        return chain
+
+
+def delta(one: Callable[[np.ndarray], np.ndarray], chain_of, epsilon: np.ndarray, size: int) -> np.ndarray:
+    """The bound on δ_group at each `epsilon` >= 0; `one` is δ of one member, `chain_of` its :class:`Chains`."""
+    block = max(1, _BLOCK // size)
     blocks = [epsilon[start : start + block] for start in range(0, epsilon.size, block)]
-    return np.concatenate([np.zeros(0), *(_delta(one, part, size, step) for part in blocks)])
+    return np.concatenate([np.zeros(0), *(_delta(one, chain_of, part, size) for part in blocks)])
 
 
-def _delta(one, epsilon, size, step):
-    back = (size - 1) / 2 - np.arange(size)
+def _delta(one, chain_of, epsilon, size):
     endless = np.isinf(epsilon)
-    total = np.where(endless, 0.0, epsilon)
-
-    def log_bounds(steps: np.ndarray) -> np.ndarray:
-        parts = total[:, None, None] / size + steps[..., None] * back
-        later = np.cumsum(parts[..., ::-1], axis=-1)[..., ::-1] - parts
-        with np.errstate(divide="ignore"):
-            terms = np.log(one(parts.ravel())).reshape(parts.shape) + later
-        return np.logaddexp.reduce(terms, axis=-1) + ULP * size * (8 + 2 * np.abs(parts).sum(axis=-1))
-
-    # Any step is valid: finer and finer grids around the best of the last. Heavy tails want steps up to the order of ε.
-    low, high = np.log(step) - 4, np.maximum(np.log(step) + 4, np.log(4 * total / size + TINY))
-    middle, width, best = (low + high) / 2, (high - low) / 2, np.full(epsilon.size, np.inf)
-    for _ in range(5):
-        scales = middle[:, None] + width[:, None] * _GRID
-        found = log_bounds(np.exp(scales))
-        middle = np.take_along_axis(scales, np.argmin(found, axis=1)[:, None], axis=1)[:, 0]
-        best = np.minimum(best, found.min(axis=1))
-        width = width * (2 / (_GRID.size - 1))
-    return np.where(endless, min(1.0, float(one(np.array([np.inf]))[0]) * size), np.exp(np.minimum(best, 0.0)))
+    parts = chain_of(np.where(endless, 0.0, epsilon))
+    later = np.cumsum(parts[:, ::-1], axis=1)[:, ::-1] - parts
+    with np.errstate(divide="ignore"):
+        terms = np.log(one(parts.ravel())).reshape(parts.shape) + later
+    # What rounding may have made of the sums, of ε itself too.
+    slack = ULP * size * (8 + 4 * np.abs(parts).sum(axis=1))
+    bound = np.exp(np.minimum(np.logaddexp.reduce(terms, axis=1) + slack, 0.0))
+    return np.where(endless, min(1.0, float(one(np.array([np.inf]))[0]) * size), bound)
 
 
 def renyi(one: Callable[[float], float], order: float, size: int) -> float:

@@ -88,7 +88,7 @@ class RenyiTable:
       renyi: as for :class:`RenyiTail`.
     """
 
-    _OCTAVE = 4  # orders per doubling of ω − 1: chords are at most 0.4 % above the curve of a Gaussian
+    _OCTAVE = 4  # orders per doubling of ω − 1: chords are at most 0.8 % above the curve of a Gaussian
 
     def __init__(self, renyi: Callable[[float], float]):
         self._renyi = functools.lru_cache(maxsize=None)(lambda i: renyi(1 + self._less(i)))

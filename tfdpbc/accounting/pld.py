@@ -229,5 +229,5 @@ def from_profile(profile: Callable[[np.ndarray], np.ndarray], step: float, top: 
     weights, infinity = np.maximum(weights, 0.0), float(delta[-1])
     # What clipping the rounding noise has added is taken from the least losses: that can only raise the others' share.
     excess = max(0.0, float(weights.sum()) - (1 - infinity))
-    weights = np.diff(np.maximum(np.cumsum(weights) - excess, 0.0), prepend=0.0)
+    weights -= np.diff(np.minimum(np.cumsum(weights), excess), prepend=0.0)
     return LossDistribution(step, -count, np.maximum(weights, 0.0), infinity)

@@ -131,8 +131,10 @@ class Grouped(TradeOff):
         return Envelope.of(light.delta, _reach(light, (1e-300, *_DELTAS)), 1500)
 
     @functools.cached_property
-    def _step(self) -> float:
-        return _group.step(self._one.delta, self._base.epsilon(0.5))
+    def _chains(self) -> Callable[[np.ndarray], np.ndarray]:
+        if isinstance(self._one, Envelope):
+            return _group.Chains(self._one, self._size)
+        return functools.partial(_group.gaussian_chain, mu=self._base.mu, size=self._size)
 
     @functools.cached_property
     def _tail(self) -> RenyiTail:
@@ -148,7 +150,7 @@ class Grouped(TradeOff):
         return reflect(epsilon, np.minimum(self._chain(size), self._tail.delta(size)))
 
     def _chain(self, epsilon: np.ndarray) -> np.ndarray:
-        return _group.delta(self._one.delta, epsilon, self._size, self._step)
+        return _group.delta(self._one.delta, self._chains, epsilon, self._size)
 
     def _profile(self, top):
         return Envelope.of(self.delta, top, 2000).delta
