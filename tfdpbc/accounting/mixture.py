@@ -146,9 +146,8 @@ class GaussianMixture(TradeOff):
             return 1.0 - alpha
         if self._mus.size == 1:
             return gaussian_f(alpha, float(self._mus[0]))
-        if self.probability.size > _F_ATOMS:
-            return self._merged(_F_ATOMS)._f(alpha)
-        return np.array([self._f_at(float(value)) for value in alpha])
+        light = self if self.probability.size <= _F_ATOMS else self._merged(_F_ATOMS)
+        return np.array([light._f_at(float(value)) for value in alpha])
 
     def _light(self):
         return self if self.probability.size <= _LIGHT_ATOMS else self._merged(_LIGHT_ATOMS)
