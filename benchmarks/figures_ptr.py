@@ -1,4 +1,4 @@
-"""Draws seed paper C's Figure 2: `python benchmarks/figures_ptr.py` writes docs/figures/ptr_rdp.svg.
+"""Draws seed paper C's Figure 2: `python benchmarks/figures_ptr.py` writes docs/images/ptr_rdp.svg.
 
 The Rényi divergence of one Poisson-sampled Propose-Test-Release against the order: the white-box bound, the black-box upper
 bound, and the lower bound on any black-box one. The text of the paper that we have lost the figure's parameters: they are
@@ -15,7 +15,7 @@ import numpy as np
 
 from tfdpbc.accounting.ptr import ProposeTestRelease
 
-FILE = pathlib.Path(__file__).parents[1] / "docs" / "figures" / "ptr_rdp.svg"
+FILE = pathlib.Path(__file__).parents[1] / "docs" / "images" / "ptr_rdp.svg"
 
 
 def curves(release: ProposeTestRelease, rate: float, orders: np.ndarray) -> dict[str, np.ndarray]:

@@ -208,8 +208,8 @@ def _balls_in_bins(run: Run) -> tuple[Any, str]:
     from tfdpbc.accounting import balls_in_bins
 
     per_epoch = run.sampling.rounds_per_epoch
-    one = balls_in_bins.balls_in_bins(per_epoch, run.noise_multiplier, math.ceil(run.rounds / per_epoch))
-    return one.group(run.group_size), USUAL_ADVERSARY
+    epochs = math.ceil(run.rounds / per_epoch)
+    return balls_in_bins.balls_in_bins(per_epoch, run.noise_multiplier, epochs, run.group_size), USUAL_ADVERSARY
 
 
 def _more_of_balls_in_bins(run: Run) -> dict[str, Method]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import integrate, special
 
 from tfdpbc.accounting import Gaussian, _ptr_lattice, _ptr_pairs, _rounds, ptr, renyi
+from tfdpbc.accounting.best import Best
 from tfdpbc.accounting.ptr import ProposeTestRelease
 
 PAPER = ProposeTestRelease(20, 6.0, 2.0, 0.1, 1.0, 1.0)
@@ -380,11 +381,11 @@ def test_a_rare_wrong_pass_costs_its_probability_not_its_price():
     # Pr[wrong pass in any round] < 1e-13, its loss about 3000: the loss distribution must not pay for it at δ = 1e-6.
     release = ProposeTestRelease(64, 40.0, 1.0, 0.02, 1.0, 1.0)
     found = release.trade_off(0.01, 500)
-    assert isinstance(found, _ptr_lattice.BestOf)
+    assert isinstance(found, Best)
     assert found.epsilon(1e-6) < 4
     assert release.renyi_epsilon(1e-6, 0.01, 500) > 10 * found.epsilon(1e-6)
     alpha = np.array([0.0, 1e-3, 0.3, 1.0])
-    for bound in found.bounds:
+    for bound in found.curves:
         assert np.all(found.f(alpha) >= bound.f(alpha))
         assert np.all(found.delta([0.1, 3.0]) <= bound.delta([0.1, 3.0]))
 

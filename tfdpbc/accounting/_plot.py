@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from tfdpbc import _validate
 from tfdpbc.accounting._gaussian import gaussian_f
@@ -27,16 +28,10 @@ def plot(
     axes.plot(alpha, 1 - alpha, color="0.8", linewidth=1, label="perfect privacy")
     for mu in mus:
         axes.plot(alpha, gaussian_f(alpha, mu), color="0.6", linewidth=1, linestyle="--")
-        middle = float(gaussian_f(np.array([0.5 * gaussian_fixed_point(mu)]), mu)[0])
-        axes.annotate(f"$G_{{{mu:g}}}$", (0.5 * gaussian_fixed_point(mu), middle), color="0.4", fontsize="small")
+        left = float(special.ndtr(-mu / 2)) / 2  # half the α with G_μ(α) = α
+        height = float(gaussian_f(np.array([left]), mu)[0])
+        axes.annotate(f"$G_{{{mu:g}}}$", (left, height), color="0.4", fontsize="small")
     axes.plot(alpha, f(alpha), label=label, **line)
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="type I error α", ylabel="least type II error f(α)", aspect="equal")
     axes.legend(loc="upper right", fontsize="small")
     return axes
-
-
-def gaussian_fixed_point(mu: float) -> float:
-    """The α with G_μ(α) = α: Φ(−μ/2)."""
-    from scipy import special
-
-    return float(special.ndtr(-mu / 2))

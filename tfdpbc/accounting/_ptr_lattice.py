@@ -19,8 +19,9 @@ from scipy import special
 
 from tfdpbc.accounting import _ptr_pairs, _rounds
 from tfdpbc.accounting._ptr_pairs import Pairs
+from tfdpbc.accounting.best import Best
 from tfdpbc.accounting.pld import LossDistribution
-from tfdpbc.accounting.tradeoff import LossTradeOff
+from tfdpbc.accounting.tradeoff import LossTradeOff, TradeOff
 
 MAX_SHIFT = 4000.0  # a branch whose means differ by more standard deviations would take too many nodes
 _FINE = 40  # lattice points per standard deviation of the loss, see subsampled.py
@@ -32,29 +33,13 @@ _DIGITS = 1e-13  # bound on the relative error of a profile, and of a difference
 _NODES, _WEIGHTS = special.roots_legendre(6)
 
 
-class BestOf(LossTradeOff):
-    """Several bounds on one mechanism, all valid: the best of them at each point. Composes as the first."""
-
-    def __init__(self, bounds: list[LossTradeOff]):
-        super().__init__(bounds[0].directions, bounds[0]._renyi_of)
-        self.bounds = list(bounds)
-
-    def _delta(self, epsilon):
-        return np.min([bound._delta(epsilon) for bound in self.bounds], axis=0)
-
-    def _epsilon(self, delta):
-        return min(bound._epsilon(delta) for bound in self.bounds)
-
-    def _f(self, alpha):
-        return np.max([bound._f(alpha) for bound in self.bounds], axis=0)
-
-
-def trade_off(pairs: Pairs, rate: float, rounds: int, renyi: Callable[[float], float]) -> LossTradeOff:
+def trade_off(pairs: Pairs, rate: float, rounds: int, renyi: Callable[[float], float]) -> TradeOff:
     """What `rounds` rounds leave of privacy; `renyi` is their Rényi curve."""
     if pairs.shift.max() > MAX_SHIFT:
         return LossTradeOff([LossDistribution(1.0, 0, np.zeros(1), 1.0)], renyi)
     laws = [[law.self_compose(rounds) for law in pair] for pair in directions(pairs, rate, rounds)]
-    return LossTradeOff(laws[0], renyi) if len(laws) == 1 else BestOf([LossTradeOff(pair, renyi) for pair in laws])
+    curves = [LossTradeOff(pair, renyi) for pair in laws]
+    return curves[0] if len(curves) == 1 else Best(curves)
 
 
 def directions(pairs: Pairs, rate: float, rounds: int) -> list[list[LossDistribution]]:
@@ -236,10 +221,6 @@ def _cells(pairs: Pairs, pair: int, rate: float, losses: np.ndarray, needed: np.
             under_q = weight * np.exp(-nodes * nodes / 2)
             under_p = weight * np.exp(value - nodes * nodes / 2)
             span = width[where, None]
-            gap = np.clip(value - losses[where, None], 0.0, span)
-            for row, masses, part in ((0, under_p, gap), (1, under_q, span - gap)):
-                share = np.expm1(-part) / np.expm1(-span)
-                mass[row] += np.bincount(where, masses.sum(axis=1), cells)
-                upper[row] += np.bincount(where, (masses * share).sum(axis=1), cells)
+            _rounds.add_to_cells(mass, upper, where, value - losses[where, None], span, under_p, under_q)
     rest = np.maximum(mass - upper, 0.0)
     return np.stack([rest[0], upper[1]]), np.stack([upper[0], rest[1]])

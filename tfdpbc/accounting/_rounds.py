@@ -244,17 +244,39 @@ def discretise(pair: Pair, step: float, widest: float, gains_only: bool = False)
         weight = (_WEIGHTS / 2) * width[:, None]
         under_q, under_p = _density(nodes) * weight, _density(nodes, value) * weight
         span = wide[cell, None]
-        gap = np.clip(value - left[cell, None], 0.0, span)
-        for row, masses, part in ((0, under_p, gap), (1, under_q, span - gap)):
-            share = np.expm1(-part) / np.expm1(-span)
-            mass[row] += np.bincount(cell, masses.sum(axis=1), cells)
-            upper[row] += np.bincount(cell, (masses * share).sum(axis=1), cells)
+        add_to_cells(mass, upper, cell, value - left[cell, None], span, under_p, under_q)
     if gains_only:
         mass, upper = np.where(left >= 0, mass, 0.0), np.where(left >= 0, upper, 0.0)
     lower = np.maximum(mass - upper, 0.0)
     remove = np.append(lower[0], 0.0) + np.append(0.0, upper[0])
     add = np.append(upper[1], 0.0) + np.append(0.0, lower[1])
     return Round(step, ends, remove, add, float(special.ndtr(pair.low)) * 2)
+
+
+def add_to_cells(
+    mass: np.ndarray,
+    upper: np.ndarray,
+    cell: np.ndarray,
+    gap: np.ndarray,
+    span: np.ndarray,
+    under_p: np.ndarray,
+    under_q: np.ndarray,
+) -> None:
+    """Connect-the-dots: adds the masses of some nodes to their cells, in place.
+
+    Args:
+      mass: shape [2, cells]; all the mass under P and under Q.
+      upper: shape [2, cells]; of it, what goes to the greater loss of the cell under P, to the lesser one under Q.
+      cell: the cell of each row of nodes; shape [n].
+      gap: loss of each node above the lesser loss of its cell; shape [n, nodes].
+      span: width of each cell, in loss; shape [n, 1].
+      under_p, under_q: masses of the nodes; shape [n, nodes].
+    """
+    gap = np.clip(gap, 0.0, span)
+    for row, masses, part in ((0, under_p, gap), (1, under_q, span - gap)):
+        share = np.expm1(-part) / np.expm1(-span)
+        mass[row] += np.bincount(cell, masses.sum(axis=1), mass.shape[1])
+        upper[row] += np.bincount(cell, (masses * share).sum(axis=1), mass.shape[1])
 
 
 def _panels(breaks: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:

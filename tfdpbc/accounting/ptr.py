@@ -18,7 +18,8 @@ import numpy as np
 
 from tfdpbc import _validate
 from tfdpbc.accounting import _ptr_lattice, _ptr_pairs, renyi
-from tfdpbc.accounting.tradeoff import Gaussian, TradeOff, minimise
+from tfdpbc.accounting._roots import minimise
+from tfdpbc.accounting.tradeoff import Gaussian, TradeOff
 
 _INTEGERS = np.unique(np.concatenate([np.arange(2, 65), np.geomspace(64, 8192, 43).round()])).astype(int)
 _FRACTIONS = 1 + np.geomspace(2.0**-26, 0.9, 14)

@@ -11,8 +11,8 @@ of an epoch are a sample of
     M_a = (1 − p) N(0, I_T) + p/T Σ_t N(a e_t, I_T),
 
 a = (own contribution − that of any other)/(2Cσ). Neighbours may thus be told apart as well as M_a from M_b for any
-|a − b| <= 1/σ that the clip norm admits; the pairs used are (a, b) = (1/σ, 0) (others −C, x: +C, x': −C) and
-(1/(2σ), −1/(2σ)) (others 0). docs/accounting.md has models and data that realise them, batch clipping included.
+|a − b| <= 1/σ that the clip norm admits; the pair used is (a, b) = (1/σ, 0) (others −C, x: +C, x': −C).
+docs/accounting.md has a model and data that realise it, batch clipping included, and the pairs that were never better.
 
 Tests. Whatever is computed from the updates can only hide. An epoch is reduced to one number, whose law is exact:
   - the maximum of the T updates: F_a(c) = ((1 − p) Φ(c) + p Φ(c − a)) Φ(c)^{T−1}, good where σ is small;
@@ -40,7 +40,7 @@ from scipy import special
 from tfdpbc import _validate
 from tfdpbc.accounting import pld
 from tfdpbc.accounting._gaussian import TINY, ULP
-from tfdpbc.accounting.tradeoff import minimise
+from tfdpbc.accounting._roots import minimise
 
 _SLICES = 1 << 16
 _REACH = 38.5  # Φ(−38.5) is the smallest positive float64

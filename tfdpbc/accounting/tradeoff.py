@@ -23,7 +23,7 @@ from tfdpbc.accounting._answers import Answers
 from tfdpbc.accounting._envelope import Envelope
 from tfdpbc.accounting._gaussian import ULP, gaussian_delta, gaussian_epsilon_bound, gaussian_f, reflect
 from tfdpbc.accounting._renyi_tail import RenyiTable, RenyiTail
-from tfdpbc.accounting._roots import log_excess, minimise  # noqa: F401
+from tfdpbc.accounting._roots import log_excess
 from tfdpbc.accounting.pld import LossDistribution
 
 
@@ -54,7 +54,7 @@ class TradeOff(Answers):
 
     def _profile(self, top: float) -> Callable[[np.ndarray], np.ndarray]:
         """δ, or a slightly worse one that is quick to evaluate at a hundred thousand ε in −top..top."""
-        return self._light().delta
+        return self.delta
 
 
 class Gaussian(TradeOff):
@@ -253,9 +253,7 @@ def compose(first: TradeOff, second: TradeOff) -> LossTradeOff:
     step = max([*steps, longest / 500_000]) if steps else max(longest, 1e-9) / 20_000
     laws = []
     for trade_off, top in zip(pair, reach, strict=True):
-        # A group's profile costs a search for each ε: chords between some of them are above it, and quick.
-        profile = Envelope.of(trade_off.delta, top, 200).delta if isinstance(trade_off, Grouped) else trade_off.delta
-        own = trade_off.directions if top is None else [pld.from_profile(profile, step, top)]
+        own = trade_off.directions if top is None else [pld.from_profile(trade_off._profile(top), step, top)]
         laws.append([law.on_lattice(step) for law in own])
     count = max(map(len, laws))
     mine, theirs = (own * count if len(own) == 1 else own for own in laws)

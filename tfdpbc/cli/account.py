@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from tfdpbc import guarantee
 from tfdpbc.cli import answers, options
 from tfdpbc.cli.base import Command
 
@@ -40,7 +41,7 @@ def account(group_size: int, plot: Path | None, as_json: bool, **given: Any) -> 
     if plot is not None:
         _draw(plan, curve, delta, group_size, plot)
     if not as_json:
-        click.echo(plan.describe(delta, group_size=group_size))
+        click.echo(guarantee.describe(stated))
         click.echo(_table(bounds, stated["adversary"]))
         return
     atoms, left_out = answers.participation(plan.participation(group_size))

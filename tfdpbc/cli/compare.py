@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from tfdpbc import _validate
 from tfdpbc.cli import answers, options
 from tfdpbc.cli.base import Command
 
@@ -38,8 +39,6 @@ def compare(num_parameters: int, as_json: bool, **given: Any) -> None:
     random than one example's; the ratio does not count that. Plans of different neighbouring relations promise
     different things under the same epsilon (replace is up to twice as strict as add/remove).
     """
-    from tfdpbc import _validate
-
     _validate.integer("num_parameters", num_parameters, at_least=1)
     rows = []
     with answers.cautions():
