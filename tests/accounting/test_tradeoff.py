@@ -4,7 +4,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from tfdpbc.accounting import Gaussian, GaussianMixture, Grouped, pld, subsampling
+from tfdpbc.accounting import Gaussian, GaussianMixture, Grouped, LossTradeOff, pld, subsampling
 from tfdpbc.accounting._envelope import Envelope
 from tfdpbc.accounting._renyi_tail import RenyiTable, RenyiTail
 
@@ -140,6 +140,20 @@ def test_the_general_group_rule_is_tight_for_gaussians_and_never_below(size):
     alpha = np.array([1e-4, 0.1, 0.6])
     assert np.all(general.f(alpha) <= truth.f(alpha) + 1e-15)
     np.testing.assert_allclose(general.f(alpha), truth.f(alpha), rtol=1e-9, atol=1e-14)
+
+
+def test_groups_of_what_can_be_told_apart_for_sure():
+    """Outputs that give one member away have probability d under P alone: d(1 + e) for two, by f once more at d."""
+    d, e = 0.01, np.exp(1.0)
+    one = LossTradeOff([pld.LossDistribution(1.0, -1, np.array([1, 0, e]) * (1 - d) / (1 + e), d)])
+    two = one.group(2)
+    assert one.delta(np.inf) == pytest.approx(d, rel=1e-12)
+    for epsilon in (np.inf, 50.0):
+        assert d * (1 + e) <= two.delta(epsilon) * (1 + 1e-12)
+    assert two.delta(np.inf) == pytest.approx(d * (1 + e), rel=1e-3)
+    assert two.f(0.0) == pytest.approx(1 - d * (1 + e), rel=1e-4)
+    assert two.epsilon(2 * d) == np.inf
+    assert Gaussian(1.0).group(3).delta(np.inf) == Grouped(some_mixture(1), 2).delta(np.inf) == 0
 
 
 def test_the_group_rule_for_a_mixture_bounds_the_exact_group():

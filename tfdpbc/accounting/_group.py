@@ -57,22 +57,20 @@ class Chains:
 
 
 def delta(one: Callable[[np.ndarray], np.ndarray], chain_of, epsilon: np.ndarray, size: int) -> np.ndarray:
-    """The bound on δ_group at each `epsilon` >= 0; `one` is δ of one member, `chain_of` its :class:`Chains`."""
+    """The bound on δ_group at each finite `epsilon` >= 0; `one` is δ of one member, `chain_of` its :class:`Chains`."""
     block = max(1, _BLOCK // size)
     blocks = [epsilon[start : start + block] for start in range(0, epsilon.size, block)]
     return np.concatenate([np.zeros(0), *(_delta(one, chain_of, part, size) for part in blocks)])
 
 
 def _delta(one, chain_of, epsilon, size):
-    endless = np.isinf(epsilon)
-    parts = chain_of(np.where(endless, 0.0, epsilon))
+    parts = chain_of(epsilon)
     later = np.cumsum(parts[:, ::-1], axis=1)[:, ::-1] - parts
     with np.errstate(divide="ignore"):
         terms = np.log(one(parts.ravel())).reshape(parts.shape) + later
     # What rounding may have made of the sums, of ε itself too.
     slack = ULP * size * (8 + 4 * np.abs(parts).sum(axis=1))
-    bound = np.exp(np.minimum(np.logaddexp.reduce(terms, axis=1) + slack, 0.0))
-    return np.where(endless, min(1.0, float(one(np.array([np.inf]))[0]) * size), bound)
+    return np.exp(np.minimum(np.logaddexp.reduce(terms, axis=1) + slack, 0.0))
 
 
 def renyi(one: Callable[[float], float], order: float, size: int) -> float:

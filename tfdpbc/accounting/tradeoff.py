@@ -150,7 +150,11 @@ class Grouped(TradeOff):
         return reflect(epsilon, np.minimum(self._chain(size), self._tail.delta(size)))
 
     def _chain(self, epsilon: np.ndarray) -> np.ndarray:
-        return _group.delta(self._one.delta, self._chains, epsilon, self._size)
+        # No chain ends at infinity: there δ is what f leaves at 0.
+        bound = 1 - np.nextafter(self._f(np.zeros(epsilon.shape)), 0)
+        finite = np.isfinite(epsilon)
+        bound[finite] = _group.delta(self._one.delta, self._chains, epsilon[finite], self._size)
+        return bound
 
     def _profile(self, top):
         return Envelope.of(self.delta, top, 2000).delta
