@@ -26,6 +26,19 @@ CASES = {
     "poisson q=1e-4 T=1e6, epsilon about 500": "poisson(1e-4, 0.2094, 1_000_000)",
     "poisson sigma=1e-3": "poisson(0.05, 1e-3, 100)",
     "fixed size p=64/54000 T=42187 L=8": "fixed_size(64 / 54_000, 2.5, 42_187, 8)",
+    "poisson q=1e-2 T=1e4 g=8": "poisson(0.01, 1.0, 10_000, 8)",
+    "fixed size p=64/54000 T=1e6 g=8": "fixed_size(64 / 54_000, 2.5, 1_000_000).group(8)",
+    "balls in bins T=1e3 E=1e3": "balls_in_bins(1000, 1.0, 1000)",
+    "balls in bins T=1e6 E=1 g=4": "balls_in_bins(1_000_000, 0.8, 1, 4)",
+    "shuffled lower bound T=235 E=60": "lower(235, 0.55, 235 * 60)",
+    "shuffled lower bound T=1e6 E=1": "lower(1_000_000, 0.5, 1_000_000)",
+    "PTR q=.02 T=1e3": "ptr(0.02, 1.0, 1000)",
+    "PTR q=1e-4 T=1e6": "ptr(1e-4, 1.0, 1_000_000)",
+    "PTR q=1 T=100 sigma=20": "ptr(1.0, 20.0, 100)",
+    "calibrate balls in bins T=1e3 E=100 to 0.01": "calibrated(lambda s: balls_in_bins(1000, s, 100), 0.01)",
+    "calibrate fixed size T=1e6 to 3": "calibrated(lambda s: fixed_size(64 / 54_000, s, 1_000_000), 3.0)",
+    "calibrate poisson q=.01 T=1e4 to 500": "calibrated(lambda s: poisson(0.01, s, 10_000), 500.0)",
+    "calibrate PTR q=.02 T=1e3 to 3": "calibrated(lambda s: ptr(0.02, s, 1000), 3.0)",
     "calibrate poisson q=1e-4 T=1e6 to 3": "calibrated(lambda s: poisson(1e-4, s, 1_000_000), 3.0)",
     "calibrate shuffling g=8 to 0.01": "calibrated(lambda s: mixture(shuffling(1024, 16, 4, 160, 8), s), 0.01)",
 }
@@ -33,9 +46,25 @@ CASES = {
 
 def measure(expression: str, delta: float) -> dict[str, float]:
     """Runs one case in this process: ε at `delta` and f at 0.1, seconds, peak megabytes."""
-    from tfdpbc.accounting import GaussianMixture, fixed_size, poisson, shuffling, smallest_noise, subsampling
+    from tfdpbc.accounting import (
+        GaussianMixture,
+        balls_in_bins,
+        fixed_size,
+        poisson,
+        shuffled,
+        shuffling,
+        smallest_noise,
+        subsampling,
+    )
+    from tfdpbc.accounting.ptr import ProposeTestRelease
+
+    def release(rate, noise, rounds):
+        return ProposeTestRelease(20, 6, 2.0, 0.1, 1.0, noise).trade_off(rate, rounds)
 
     names = {
+        "balls_in_bins": balls_in_bins.balls_in_bins,
+        "lower": lambda *plan: {"epsilon": shuffled.lower_bound(*plan, delta)},
+        "ptr": release,
         "mixture": GaussianMixture.of,
         "shuffling": shuffling,
         "subsampling": subsampling,
@@ -45,10 +74,11 @@ def measure(expression: str, delta: float) -> dict[str, float]:
     }
     begun = time.perf_counter()
     found = eval(expression, names)
-    epsilon, f = found.epsilon(delta), found.f(0.1)
+    if not isinstance(found, dict):
+        found = {"epsilon": found.epsilon(delta), "f": found.f(0.1)}
     seconds = time.perf_counter() - begun
     megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"epsilon": epsilon, "f": f, "seconds": seconds, "megabytes": megabytes}
+    return {"f": float("nan"), **found, "seconds": seconds, "megabytes": megabytes}
 
 
 def main() -> None:
@@ -60,15 +90,14 @@ def main() -> None:
     if options.case:
         print(json.dumps(measure(CASES[options.case], options.delta)))
         return
-    print(f"{'case':<46}{'epsilon':>14}{'f(0.1)':>12}{'seconds':>10}{'MB':>8}")
+    print("| case | epsilon | f(0.1) | seconds | MB |\n|---|---|---|---|---|")
     for name in CASES:
         if options.only and options.only not in name:
             continue
         command = [sys.executable, __file__, "--case", name, "--delta", str(options.delta)]
         found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-        print(
-            f"{name:<46}{found['epsilon']:>14.6g}{found['f']:>12.4g}{found['seconds']:>10.2f}{found['megabytes']:>8.0f}"
-        )
+        numbers = f"{found['epsilon']:.6g} | {found['f']:.4g} | {found['seconds']:.2f} | {found['megabytes']:.0f}"
+        print(f"| {name} | {numbers} |", flush=True)
 
 
 if __name__ == "__main__":
