@@ -274,7 +274,7 @@ def test_evaluate_bad_input(trained, refused, tmp_path):
 
 def test_batch_clipping_with_unprotected_statistics_voids_the_guarantee(answer, tmp_path):
     shape = ("--sampling", "shuffling", "--clip", "batch", "--batch-size", 50, "--noise-multiplier", 1)
-    model = ("--model", "convnet", "--batch-normalization", "--statistics", "unprotected")
+    model = ("--model", "convnet", "--normalization", "batch", "--statistics", "unprotected")
     got = answer("train", "--dataset", "stripes", *shape, *model, "--epochs", 1, "--out", tmp_path / "one")
     assert got["epsilon"] is None and got["guarantee"]["mu"] is None
     assert "No guarantee" in (tmp_path / "one" / "report.html").read_text()

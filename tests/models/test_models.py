@@ -12,11 +12,13 @@ from tfdpbc import models
 SHAPES = [(28, 28, 1), (32, 32, 3)]
 VARIANTS = [
     ("convnet", {}),
-    ("convnet", {"batch_normalization": True}),
+    ("convnet", {"normalization": "batch"}),
     ("bn_lenet5", {}),
-    ("bn_lenet5", {"batch_normalization": False, "pooling": "max", "activation": "tanh"}),
+    ("bn_lenet5", {"normalization": "none", "pooling": "max", "activation": "tanh"}),
+    ("bn_lenet5", {"normalization": "group"}),
     ("tutorial_cnn", {}),
     ("mlp", {}),
+    ("resnet18", {}),
 ]
 
 
@@ -25,7 +27,7 @@ def trainable_layers(model):
 
 
 def test_names():
-    assert models.names() == ["bn_lenet5", "convnet", "mlp", "tutorial_cnn"]
+    assert models.names() == ["bn_lenet5", "convnet", "mlp", "resnet18", "tutorial_cnn"]
     for name in models.names():
         assert callable(getattr(models, name))
     assert models.build("tutorial-cnn", (28, 28, 1), 10).name == "tutorial_cnn"
@@ -41,7 +43,7 @@ def test_forward(name, options, shape):
     # Logits, not probabilities: a softmax layer would sum to one.
     assert not np.allclose(logits.sum(-1), 1, atol=1e-3)
     batch = any(isinstance(layer, keras.layers.BatchNormalization) for layer in model.layers)
-    assert batch == options.get("batch_normalization", name == "bn_lenet5")
+    assert batch == (options.get("normalization", "batch" if name == "bn_lenet5" else "none") == "batch")
 
 
 @pytest.mark.parametrize(
@@ -51,10 +53,14 @@ def test_forward(name, options, shape):
         ("mlp", (28, 28, 1), {}, 785 * 512 + 513 * 512 + 513 * 10, 3),
         ("mlp", (20,), {"units": ()}, 210, 1),
         # LeNet-5: 156 + 2416 + 48120 + 10164 + 850 = 61,706; each BN adds scale and offset and replaces the bias.
-        ("bn_lenet5", (28, 28, 1), {"batch_normalization": False}, 61_706, 5),
+        ("bn_lenet5", (28, 28, 1), {"normalization": "none"}, 61_706, 5),
         ("bn_lenet5", (28, 28, 1), {}, 61_706 + 6 + 16 + 120, 8),
         ("convnet", (32, 32, 3), {}, 896 + 18_496 + 36_928 + 73_856 + 1_290, 5),
-        ("convnet", (32, 32, 3), {"batch_normalization": True}, 131_466 + 288, 9),
+        ("convnet", (32, 32, 3), {"normalization": "batch"}, 131_466 + 288, 9),
+        ("convnet", (32, 32, 3), {"normalization": "group"}, 131_466 + 288, 9),
+        # The figure that the CIFAR variants of the field state.
+        ("resnet18", (32, 32, 3), {}, 11_173_962, 41),
+        ("resnet18", (32, 32, 3), {"normalization": "batch"}, 11_173_962, 41),
     ],
 )
 def test_sizes(name, shape, options, parameters, layers):
@@ -73,9 +79,14 @@ def test_lenet_pads_to_32():
 
 
 def test_block_order_of_paper_b():
-    kinds = [type(layer).__name__ for layer in models.convnet((32, 32, 3), 10, batch_normalization=True).layers]
+    kinds = [type(layer).__name__ for layer in models.convnet((32, 32, 3), 10, normalization="batch").layers]
     block = ["Conv2D", "BatchNormalization", "Activation", "AveragePooling2D"]
     assert kinds == ["InputLayer", *block * 3, *block[:3], "GlobalAveragePooling2D", "Dense"]
+
+
+def test_62_parameter_tensors_of_resnet():
+    assert len(models.resnet18((32, 32, 3), 10, normalization="batch").trainable_weights) == 62
+    assert len(trainable_layers(models.resnet18((32, 32, 3), 10, normalization="none"))) == 21
 
 
 def test_seed():
@@ -130,6 +141,7 @@ def test_mixed_precision_keeps_logits_in_float32():
         (lambda: models.build("convnet", (28, 28), 10), r"\(height, width, channels\)"),
         (lambda: models.build("bn_lenet5", (0, 28, 1), 10), "integer >= 1"),
         (lambda: models.build("bn_lenet5", (28, 28, 1), 10, pooling="min"), "pooling must be one of"),
+        (lambda: models.build("resnet18", (32, 32, 3), 10, normalization="layer"), "normalization must be one of"),
         (lambda: models.build("mlp", (), 10), "at least one dimension"),
         (lambda: models.build("mlp", (4,), 1), "num_classes must be an integer >= 2"),
         (lambda: models.build("mlp", (4,), 3, units=(0,)), "units must be"),
@@ -140,7 +152,9 @@ def test_refusals(call, message):
         call()
 
 
-@pytest.mark.parametrize(("name", "smallest"), [("tutorial_cnn", 13), ("convnet", 8), ("bn_lenet5", 1)])
+@pytest.mark.parametrize(
+    ("name", "smallest"), [("tutorial_cnn", 13), ("convnet", 8), ("bn_lenet5", 1), ("resnet18", 8)]
+)
 def test_smallest_input_works(name, smallest):
     assert models.build(name, (smallest, smallest, 1), 2)(np.zeros((1, smallest, smallest, 1))).shape == (1, 2)
 
@@ -148,8 +162,8 @@ def test_smallest_input_works(name, smallest):
 def test_wrong_types():
     with pytest.raises(TypeError):
         models.build("mlp", 784, 10)
-    with pytest.raises(TypeError, match="batch_normalization"):
-        models.build("mlp", (784,), 10, batch_normalization=True)
+    with pytest.raises(TypeError, match="normalization"):
+        models.build("mlp", (784,), 10, normalization="batch")
 
 
 def test_names_import_nothing_heavy():

@@ -27,7 +27,7 @@ SETTINGS = (
     "examples",
     "model",
     "activation",
-    "batch_normalization",
+    "normalization",
     "statistics",
     "delta",
     "algorithm",
@@ -155,7 +155,7 @@ def _load(config: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def _compiled(config: Mapping[str, Any], plan: PrivacyPlan, train: Any) -> PrivateModel:
     """The model of a run, ready to fit."""
-    seed, chosen = config["seed"], ("activation", "batch_normalization")
+    seed, chosen = config["seed"], ("activation", "normalization")
     wished = {name: config[name] for name in chosen if config[name] is not None}
     if seed is not None:
         wished["seed"] = int(Streams(seed).generator("init").integers(2**31))

@@ -24,7 +24,7 @@ _SETTINGS_OF_A_RESUME = ("resume", "as_json")
 @click.option("--examples", type=int, help="Train on the first so many examples only.")
 @click.option("--model", type=click.Choice(models.names()), default=defaults.MODEL, help="What is trained.")
 @click.option("--activation", help="Activation of the model, a Keras name.  [default: the model's own]")
-@click.option("--batch-normalization/--no-batch-normalization", default=None, help="For models that can have it.")
+@click.option("--normalization", type=click.Choice(models.NORMALIZATIONS), help="For models that can have it.")
 @click.option(
     "--statistics", type=click.Choice(defaults.STATISTICS), help="Treatment of moving statistics; voids epsilon."
 )

@@ -5,10 +5,12 @@ and loads without this package) whose outputs are logits ``[batch, num_classes]`
 ``from_logits=True``. ``seed`` fixes the initial weights; without it Keras's own random state decides.
 """
 
+from tfdpbc.models._common import NORMALIZATIONS
 from tfdpbc.models.convnet import convnet
 from tfdpbc.models.lenet import bn_lenet5
 from tfdpbc.models.mlp import mlp
 from tfdpbc.models.registry import build, names
+from tfdpbc.models.resnet import resnet18
 from tfdpbc.models.tutorial import tutorial_cnn
 
-__all__ = ["bn_lenet5", "build", "convnet", "mlp", "names", "tutorial_cnn"]
+__all__ = ["NORMALIZATIONS", "bn_lenet5", "build", "convnet", "mlp", "names", "resnet18", "tutorial_cnn"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tfdpbc import _validate
@@ -47,6 +48,31 @@ def _shape(input_shape: Any) -> tuple[int, ...]:
     if isinstance(input_shape, (str, bytes)) or not hasattr(input_shape, "__iter__"):
         _validate.fail("input_shape", "a sequence of integers", input_shape, TypeError)
     return tuple(_validate.integer("input_shape", size, at_least=1) for size in input_shape)
+
+
+NORMALIZATIONS = ("none", "batch", "group")
+
+
+def convolution(
+    x: Any, name: str, filters: int, size: int, normalization: str, initializer: Any, **options: Any
+) -> Any:
+    """A convolution and the normalisation after it, which makes its bias useless: it would be cancelled and take noise."""
+    import keras
+
+    bias = normalization == "none"
+    layer = keras.layers.Conv2D(filters, size, use_bias=bias, kernel_initializer=initializer, name=name, **options)
+    return normalized(layer(x), f"{name}_norm", normalization)
+
+
+def normalized(x: Any, name: str, normalization: str) -> Any:
+    """`x` after a normalisation of one of `NORMALIZATIONS`."""
+    import keras
+
+    if _validate.choice("normalization", normalization, NORMALIZATIONS) == "batch":
+        return keras.layers.BatchNormalization(name=name)(x)
+    if normalization == "group":
+        return keras.layers.GroupNormalization(math.gcd(32, x.shape[-1]), name=name)(x)
+    return x
 
 
 def logits(num_classes: int, initializer: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tfdpbc.models import _common
 
@@ -15,21 +15,20 @@ _FILTERS = (32, 64, 64, 128)
 def convnet(
     input_shape: tuple[int, int, int],
     num_classes: int,
-    batch_normalization: bool = False,
+    normalization: str = "none",
     activation: str = "relu",
     seed: int | None = None,
 ) -> keras.Model:
-    """Four blocks CONV → BN → average POOL, then a softmax layer (as logits).
+    """Four blocks CONV → normalisation → average POOL, then a softmax layer (as logits).
 
     The paper's text does not give the numbers of filters; 32, 64, 64, 128 filters of 3 x 3 and a global average in the
     last block are those of the small CIFAR-10 network that the examples of the field share. The activation stands
-    between normalisation and pooling. A convolution before a batch normalisation has no bias: normalisation would
-    cancel it, and all it could do is take noise.
+    between normalisation and pooling.
 
     Args:
       input_shape: (height, width, channels), at least 8 x 8.
       num_classes: number of classes, >= 2.
-      batch_normalization: with it 9 trainable layers (L = 9 for layer-wise clipping), without it 5.
+      normalization: "none" (5 trainable layers, the L of layer-wise clipping), "batch" (as in the paper, 9) or "group".
       activation: a Keras activation.
       seed: fixes the initial weights.
     """
@@ -39,7 +38,7 @@ def convnet(
     initializer = _common.Initializers(seed)
     inputs = x = keras.Input(shape, name="image")
     for block, filters in enumerate(_FILTERS, start=1):
-        x = _convolution(x, block, filters, batch_normalization, initializer())
+        x = _common.convolution(x, f"conv{block}", filters, 3, normalization, initializer(), padding="same")
         x = keras.layers.Activation(activation, name=f"activation{block}")(x)
         name = f"pool{block}"
         if block < len(_FILTERS):
@@ -47,17 +46,3 @@ def convnet(
         else:
             x = keras.layers.GlobalAveragePooling2D(name=name)(x)
     return keras.Model(inputs, _common.logits(num_classes, initializer())(x), name="convnet")
-
-
-def _convolution(x: Any, block: int, filters: int, batch_normalization: bool, initializer: Any) -> Any:
-    import keras
-
-    x = keras.layers.Conv2D(
-        filters,
-        3,
-        padding="same",
-        use_bias=not batch_normalization,
-        kernel_initializer=initializer,
-        name=f"conv{block}",
-    )(x)
-    return keras.layers.BatchNormalization(name=f"bn{block}")(x) if batch_normalization else x

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tfdpbc import _validate
 from tfdpbc.models import _common
@@ -16,7 +16,7 @@ _SIDE = 32  # LeNet-5 was made for 32 x 32: C5 then sees exactly 5 x 5
 def bn_lenet5(
     input_shape: tuple[int, int, int],
     num_classes: int,
-    batch_normalization: bool = True,
+    normalization: str = "batch",
     activation: str = "relu",
     pooling: str = "average",
     seed: int | None = None,
@@ -25,13 +25,12 @@ def bn_lenet5(
 
     C1 (6 @ 5x5), pool, C3 (16 @ 5x5), pool, C5 (120 @ 5x5), F6 (dense 84), dense to the classes. With batch
     normalisation it has 8 trainable layers, the L = 8 of paper B. Images smaller than 32 x 32 are padded with zeros
-    inside the model; from larger ones C5 gives more than one position, all of which F6 sees. Convolutions before a
-    batch normalisation have no bias.
+    inside the model; from larger ones C5 gives more than one position, all of which F6 sees.
 
     Args:
       input_shape: (height, width, channels).
       num_classes: number of classes, >= 2.
-      batch_normalization: False leaves out the three normalisations (5 trainable layers).
+      normalization: "batch" (8 trainable layers), "group" (8) or "none" (5).
       activation: a Keras activation, after each normalised convolution and after F6.
       pooling: "average" (as LeNet-5's subsampling) or "max".
       seed: fixes the initial weights.
@@ -48,17 +47,10 @@ def bn_lenet5(
         margins = ((rows // 2, rows - rows // 2), (columns // 2, columns - columns // 2))
         x = keras.layers.ZeroPadding2D(margins, name="pad")(x)
     for name, filters in (("c1", 6), ("c3", 16), ("c5", 120)):
-        x = _convolution(x, name, filters, batch_normalization, initializer())
+        x = _common.convolution(x, name, filters, 5, normalization, initializer())
         x = keras.layers.Activation(activation, name=f"{name}_activation")(x)
         if name != "c5":
             x = pool(2, name=f"{name}_pool")(x)
     x = keras.layers.Flatten(name="flatten")(x)
     x = keras.layers.Dense(84, activation=activation, kernel_initializer=initializer(), name="f6")(x)
     return keras.Model(inputs, _common.logits(num_classes, initializer())(x), name="bn_lenet5")
-
-
-def _convolution(x: Any, name: str, filters: int, batch_normalization: bool, initializer: Any) -> Any:
-    import keras
-
-    x = keras.layers.Conv2D(filters, 5, use_bias=not batch_normalization, kernel_initializer=initializer, name=name)(x)
-    return keras.layers.BatchNormalization(name=f"{name}_bn")(x) if batch_normalization else x

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from tfdpbc.models.convnet import convnet
 from tfdpbc.models.lenet import bn_lenet5
 from tfdpbc.models.mlp import mlp
+from tfdpbc.models.resnet import resnet18
 from tfdpbc.models.tutorial import tutorial_cnn
 
 if TYPE_CHECKING:
     import keras
 
-_MODELS = {function.__name__: function for function in (convnet, bn_lenet5, tutorial_cnn, mlp)}
+_MODELS = {function.__name__: function for function in (convnet, bn_lenet5, resnet18, tutorial_cnn, mlp)}
 
 
 def names() -> list[str]:
