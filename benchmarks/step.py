@@ -1,20 +1,29 @@
-"""Step time of private training against plain Keras training of the same model, interleaved in one run.
+"""Step time and memory of private training against plain training of the same model, interleaved in one run.
 
-    python benchmarks/step.py [--models tutorial_cnn,mlp] [--batch-size 256] [--repeats 15] [--markdown FILE]
+    python benchmarks/step.py [--models tutorial_cnn,mlp] [--repeats 15] [--markdown FILE] [--memory]
 
 Each repeat times a few steps of every variant one after the other, so that a slow moment of the machine hits all of them; a
-ratio is the median over repeats of (variant / plain). Noise, optimizer and metrics are included on both sides where they are
-on one. Both sides are `fit`, with its own loop.
+ratio is the median over repeats of (variant / plain). Plain is the barest loop there is: one `tf.function` that gathers
+each batch from resident data, computes the mean loss, its gradient and the optimizer's step. The private side is the whole
+of `PrivateModel.fit`: drawing, per-example clipping, noise, optimizer, the running loss. `keras fit` is shown beside.
+`--memory` runs every variant in a process of its own and prints the growth of its peak resident size from before the first
+step.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import os
 import platform
+import resource
 import statistics
+import subprocess
+import sys
 import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -26,40 +35,107 @@ import tfdpbc as dp
 from tfdpbc import models
 from tfdpbc.gradients.auto import ENGINES
 
-SHAPES = {"tutorial_cnn": (28, 28, 1), "mlp": (28, 28, 1), "bn_lenet5": (28, 28, 1), "convnet": (32, 32, 3)}
+VOCABULARY, LENGTH = 5000, 64
 
 
-def build(name: str, batch_normalization: bool = False) -> keras.Model:
-    options = {"batch_normalization": batch_normalization} if name in ("convnet", "bn_lenet5") else {}
-    return models.build(name, SHAPES[name], 10, **options)
+class Subject(NamedTuple):
+    """A model to measure: how it is built, the shape of an example, the batch."""
+
+    build: Callable[[], keras.Model]
+    shape: tuple[int, ...]
+    batch: int = 256
 
 
-def compiled(model: keras.Model, **options) -> keras.Model:
+def transformer() -> keras.Model:
+    """Two blocks (4 heads of 16, feed-forward 128) over tokens and positions, mean, 2 classes."""
+    layers = keras.layers
+    tokens, positions = keras.Input([LENGTH], dtype="int32"), keras.Input([LENGTH], dtype="int32")
+    x = layers.Embedding(VOCABULARY, 64)(tokens) + layers.Embedding(LENGTH, 64)(positions)
+    for _ in range(2):
+        x = layers.LayerNormalization()(x + layers.MultiHeadAttention(4, 16)(x, x))
+        x = layers.LayerNormalization()(x + layers.Dense(64)(layers.Dense(128, activation="gelu")(x)))
+    return keras.Model([tokens, positions], layers.Dense(2)(layers.GlobalAveragePooling1D()(x)))
+
+
+def image(name: str, shape: tuple[int, ...], batch: int = 256, **options: Any) -> Subject:
+    return Subject(lambda: models.build(name, shape, 10, **options), shape, batch)
+
+
+SUBJECTS = {
+    "tutorial_cnn": image("tutorial_cnn", (28, 28, 1)),
+    "mlp": image("mlp", (28, 28, 1)),
+    "convnet": image("convnet", (32, 32, 3)),
+    "convnet_groupnorm": image("convnet", (32, 32, 3), normalization="group"),
+    "resnet18_groupnorm": image("resnet18", (32, 32, 3), batch=32),
+    "transformer": Subject(transformer, (LENGTH,), 64),
+}
+
+
+def examples(subject: Subject, size: int) -> tuple[Any, np.ndarray]:
+    rng = np.random.default_rng(0)
+    if len(subject.shape) == 1:
+        tokens = rng.integers(0, VOCABULARY, (size, *subject.shape), np.int32)
+        return (tokens, np.broadcast_to(np.arange(LENGTH, dtype=np.int32), tokens.shape)), rng.integers(0, 2, size)
+    return rng.normal(size=(size, *subject.shape)).astype(np.float32), rng.integers(0, 10, size)
+
+
+def compiled(model: keras.Model, steps: int) -> keras.Model:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(0.01), loss, metrics=["accuracy"], jit_compile=False, **options)
+    model.compile(keras.optimizers.SGD(0.01), loss, jit_compile=False, steps_per_execution=steps)
     return model
 
 
-def variants(name: str, batch: int, steps: int) -> dict:
-    """Variant → function that runs `steps` steps."""
+def bare(model: keras.Model, x: Any, y: Any, batch: int, steps: int) -> Callable[[], Any]:
+    """Plain training without any loop of Keras's."""
+    pool = tf.nest.map_structure(lambda t: tf.Variable(t, trainable=False), (x, y))
+    optimizer, loss = keras.optimizers.SGD(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def run() -> Any:
+        order = tf.reshape(tf.random.shuffle(tf.range(batch * steps)), [steps, batch])
+        total = tf.constant(0.0)
+        for step in tf.range(steps):
+            xs, ys = tf.nest.map_structure(lambda t: tf.gather(t, order[step]), pool)
+            with tf.GradientTape() as tape:
+                value = loss(ys, model(xs, training=True))
+            optimizer.apply(tape.gradient(value, [v.value for v in model.trainable_variables]))
+            total += value
+        return total
+
+    return lambda: run().numpy()
+
+
+def variants(name: str, batch: int | None, steps: int) -> dict[str, Callable[[], Callable[[], Any]]]:
+    """Variant → what makes the function that runs `steps` steps."""
+    subject = SUBJECTS[name]
+    batch = batch or subject.batch
     size = batch * steps
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(size, *SHAPES[name])).astype(np.float32), rng.integers(0, 10, size)
-    plain = compiled(build(name))
-    found = {"plain": lambda: plain.fit(x, y, batch_size=batch, epochs=1, verbose=0)}
+    x, y = examples(subject, size)
 
-    def private(sampling, engine="auto", **options):
-        plan = dp.PrivacyPlan(sampling, dp.FullGradientClipping(1.0), 1.0, 10**6)
-        model = compiled(dp.PrivateModel(build(name), plan, engine=engine, **options))
-        return lambda: model.fit(x, y, epochs=1, verbose=0)
+    def fit() -> Callable[[], Any]:
+        model = compiled(subject.build(), steps)
+        return lambda: model.fit(x, y, batch_size=batch, epochs=1, verbose=0)
 
-    found["batch clipping"] = private(dp.Shuffling.batch(size, batch))
-    for engine in ENGINES[1:]:
-        found[f"individual, {engine}"] = private(dp.Shuffling.individual(size, batch), engine)
-    return found
+    def private(sampling: Any, engine: str = "auto", noise: float = 1.0) -> Callable[[], Callable[[], Any]]:
+        def make() -> Callable[[], Any]:
+            plan = dp.PrivacyPlan(sampling, dp.FullGradientClipping(1.0), noise, 10**6)
+            model = compiled(dp.PrivateModel(subject.build(), plan, engine=engine), steps)
+            return lambda: model.fit(x, y, epochs=1, verbose=0)
+
+        return make
+
+    individual = dp.Shuffling.individual(size, batch)
+    return {
+        "plain": lambda: bare(subject.build(), x, y, batch, steps),
+        "plain, keras fit": fit,
+        "batch clipping": private(dp.Shuffling.batch(size, batch)),
+        "individual, onepass, no noise": private(individual, "onepass", 0.0),
+        **{f"individual, {engine}": private(individual, engine) for engine in ENGINES[1:]},
+    }
 
 
-def measure(runs: dict, repeats: int, steps: int) -> dict[str, tuple[float, float]]:
+def measure(runs: dict[str, Callable[[], Any]], repeats: int, steps: int) -> dict[str, tuple[float, float]]:
     """Variant → (milliseconds a step, ratio to plain), medians over interleaved repeats."""
     for run in runs.values():  # trace, warm up
         run()
@@ -80,6 +156,16 @@ def measure(runs: dict, repeats: int, steps: int) -> dict[str, tuple[float, floa
     }
 
 
+def peak(make: Callable[[], Callable[[], Any]]) -> float:
+    """Growth of this process's peak resident size from before the first step, in MiB."""
+    run = make()
+    with open("/proc/self/statm") as file:
+        before = int(file.read().split()[1]) * resource.getpagesize()
+    for _ in range(3):
+        run()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before) / 2**20
+
+
 def machine() -> str:
     name = platform.processor() or platform.machine()
     try:
@@ -95,21 +181,43 @@ def machine() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default="tutorial_cnn,mlp,bn_lenet5,convnet")
-    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--models", default=",".join(SUBJECTS))
+    parser.add_argument("--batch-size", type=int, help="instead of the model's own")
     parser.add_argument("--steps", type=int, default=8, help="steps timed at once")
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--only", default="", help="variants whose name holds one of these, beside plain (commas)")
     parser.add_argument("--markdown", help="append the table to this file")
-    arguments = parser.parse_args()
-    lines = [machine(), "", "| model, batch | variant | ms a step | ratio to plain |", "|---|---|---|---|"]
-    for name in arguments.models.split(","):
-        runs = variants(name, arguments.batch_size, arguments.steps)
-        for variant, (milliseconds, ratio) in measure(runs, arguments.repeats, arguments.steps).items():
-            lines.append(f"| {name}, {arguments.batch_size} | {variant} | {milliseconds:.1f} | {ratio:.2f} |")
+    parser.add_argument("--memory", action="store_true", help="peak memory instead of time")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    column = "peak MiB | ratio to plain" if options.memory else "ms a step | ratio to plain"
+    lines = [machine(), "", f"| model, batch | variant | {column} |", "|---|---|---|---|"]
+    for name in options.models.split(","):
+        makers = variants(name, options.batch_size, options.steps)
+        if options.one:
+            print(json.dumps(peak(makers[options.one])))
+            return
+        wanted = [v for v in makers if v == "plain" or any(part in v for part in options.only.split(","))]
+        if options.memory:
+            found = memory(name, wanted)
+        else:
+            found = measure({v: makers[v]() for v in wanted}, options.repeats, options.steps)
+        for variant, (value, ratio) in found.items():
+            batch = options.batch_size or SUBJECTS[name].batch
+            lines.append(f"| {name}, {batch} | {variant} | {value:.1f} | {ratio:.2f} |")
             print(lines[-1], flush=True)
-    if arguments.markdown:
-        with open(arguments.markdown, "a") as file:
+    if options.markdown:
+        with open(options.markdown, "a") as file:
             file.write("\n".join(lines) + "\n\n")
+
+
+def memory(name: str, wanted: list[str]) -> dict[str, tuple[float, float]]:
+    """Variant → (peak MiB, ratio to plain), each in a process of its own with this one's options."""
+    found = {}
+    for variant in wanted:
+        command = [sys.executable, __file__, *sys.argv[1:], "--models", name, "--one", variant]
+        found[variant] = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return {variant: (value, value / found["plain"]) for variant, value in found.items()}
 
 
 if __name__ == "__main__":
