@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
+# Two test processes; a file's tests stay in one, for what they share (a trained model) is made once a file.
+SHARED := -n 2 --dist loadfile
 OUT    ?= runs/$(shell date +%Y%m%d-%H%M%S)
 
 .PHONY: help train test test-slow lint install clean
@@ -14,10 +16,10 @@ train: $(READY) ## train on the built-in data with good defaults; ARGS="..." add
 	$(BIN)/tfdpbc train --out $(OUT) $(ARGS)
 
 test: $(READY) ## the whole suite without the tests marked slow; ARGS="..." goes to pytest
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -m "not slow" $(SHARED) $(ARGS)
 
 test-slow: $(READY) ## the tests marked slow (minutes each)
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(BIN)/python -m pytest -m slow $(SHARED) $(ARGS)
 
 lint: $(READY) ## ruff: mistakes, then format
 	$(BIN)/ruff check .
