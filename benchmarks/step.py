@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import json
 import os
 import platform
@@ -96,7 +97,8 @@ def bare(model: keras.Model, x: Any, y: Any, batch: int, steps: int) -> Callable
         order = tf.reshape(tf.random.shuffle(tf.range(batch * steps)), [steps, batch])
         total = tf.constant(0.0)
         for step in tf.range(steps):
-            xs, ys = tf.nest.map_structure(lambda t: tf.gather(t, order[step]), pool)
+            now = order[step]
+            xs, ys = tf.nest.map_structure(functools.partial(tf.gather, indices=now), pool)
             with tf.GradientTape() as tape:
                 value = loss(ys, model(xs, training=True))
             optimizer.apply(tape.gradient(value, [v.value for v in model.trainable_variables]))

@@ -17,13 +17,14 @@ from tfdpbc import _validate, compatibility
 from tfdpbc.algorithms import Algorithm, BatchGradient
 from tfdpbc.data.sources import Source, as_source, check_labels
 from tfdpbc.errors import BudgetExhausted, DataError
-from tfdpbc.gradients import auto
+from tfdpbc.gradients import auto, report
+from tfdpbc.gradients.engine import Engine
 from tfdpbc.gradients.function import ModelFunction
 from tfdpbc.gradients.losses import PerExampleLoss
 from tfdpbc.ledger import Ledger
 from tfdpbc.plan import PrivacyPlan, Spent
 from tfdpbc.random import Streams
-from tfdpbc.training import checkpoint, loop
+from tfdpbc.training import checkpoint, loop, replicas
 from tfdpbc.training.feed import Feed
 from tfdpbc.training.round import Round
 
@@ -60,6 +61,11 @@ class PrivateModel(keras.Model):
       seed: None draws all randomness from the operating system; a number makes the run reproducible, and the guarantee
         then holds only against those who do not know it.
       physical_batch_size: most examples computed at once; changes memory and speed, never the result. Default: chosen.
+      memory_budget: bytes that computing contributions may take at once, if `physical_batch_size` is not given. Default:
+        `gradients.auto.MEMORY_BUDGET`.
+
+    Several devices: make the model and the PrivateModel in the scope of a `tf.distribute.MirroredStrategy`. The replicas
+    share each round's contributions; their clipped sums are added up and noised once.
 
     Formal guarantee: what `fit` does to the trainable weights is a post-processing of the `spent.rounds` noisy updates,
     which together are f-DP for f = ``spent.trade_off()`` under the plan's neighbouring relation. Metrics, losses and
@@ -75,6 +81,7 @@ class PrivateModel(keras.Model):
         statistics: str | None = None,
         seed: int | None = None,
         physical_batch_size: int | None = None,
+        memory_budget: int | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -88,6 +95,10 @@ class PrivateModel(keras.Model):
         self.engine = _validate.choice("engine", engine, auto.ENGINES)
         self.statistics = statistics
         self.physical_batch_size = physical_batch_size
+        if memory_budget is not None:
+            _validate.integer("memory_budget", memory_budget, at_least=1)
+        self.memory_budget = memory_budget
+        replicas.check(self.distribute_strategy, model, jit_compile=False)
         self.streams = Streams(seed)
         # Counted in Python, so that restoring old weights can't lower it; mirrored in a variable, so that it is saved.
         self.ledger = Ledger()
@@ -110,6 +121,8 @@ class PrivateModel(keras.Model):
                 stacklevel=2,
             )
         self._rounds: loop.Rounds | None = None
+        self._row_loss: PerExampleLoss | None = None
+        self._inputs: Any = None  # zeros shaped like two examples, once there was data
         self._trained: list[int] = []
         self.engine_reason = ""
         if model.built:
@@ -176,7 +189,7 @@ class PrivateModel(keras.Model):
         """Compiles as saved (Keras asks for this where `compile` is overridden)."""
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.model.built:
-            self.optimizer.build(self.model.trainable_variables)
+            self._build_optimizer()
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("a PrivateModel is trained by fit alone: a plain training step would release raw gradients")
@@ -198,6 +211,7 @@ class PrivateModel(keras.Model):
             "engine": self.engine,
             "statistics": self.statistics,
             "physical_batch_size": self.physical_batch_size,
+            "memory_budget": self.memory_budget,
         }  # no seed: whoever had the file could subtract the noise
 
     @classmethod
@@ -222,7 +236,7 @@ class PrivateModel(keras.Model):
     @property
     def spent(self) -> Spent:
         """What the rounds released so far gave away."""
-        void, released, mark = None, self._released(), int(self._plan_mark)
+        void, released, mark = None, self._released(), _number(self._plan_mark)
         if self._voided or mark == _VOID or self._state_variables():
             void = _UNPROTECTED
         elif mark != _mark(self.plan):
@@ -233,7 +247,7 @@ class PrivateModel(keras.Model):
         return Spent(self.plan, released, void, () if self.streams.seed is None else (_SEEDED,), repeated)
 
     def _released(self) -> int:
-        return max(self.ledger.position(self.plan), int(self._rounds_released))
+        return max(self.ledger.position(self.plan), _number(self._rounds_released))
 
     def _sync(self) -> None:
         """Brings the variables up to date before they are written: restored weights may have set them back."""
@@ -279,7 +293,8 @@ class PrivateModel(keras.Model):
     def _build_optimizer(self) -> None:
         if not (self.compiled and self.model.built):
             raise ValueError("the model must be built and compiled before its checkpoints are used")
-        self.optimizer.build(self.model.trainable_variables)
+        with self.distribute_strategy.scope():
+            self.optimizer.build(self.model.trainable_variables)
 
     # Training.
 
@@ -410,49 +425,71 @@ class PrivateModel(keras.Model):
         self.built = True
         self._check_model()
         compatibility.warn_of_preprocessing(self.model)
-        self.optimizer.build(self.model.trainable_variables)
-        self.compute_metrics(x, y, outputs, sample_weight)
-        self.reset_metrics()
+        with self.distribute_strategy.scope():
+            self.optimizer.build(self.model.trainable_variables)
+            self.compute_metrics(x, y, outputs, sample_weight)
+            self.reset_metrics()
         previous = self._rounds
         feed = Feed(source, previous.feed if previous else None)
         state = self._state_variables()
-        self._voided = self._voided or bool(state) or int(self._plan_mark) == _VOID
+        self._voided = self._voided or bool(state) or _number(self._plan_mark) == _VOID
         self._sync()
         trained = [id(v) for v in (*self.model.trainable_variables, *state)]
         unchanged, self._trained = trained == self._trained, trained
         if previous and unchanged and feed.resident is not None and feed.resident is previous.feed.resident:
             previous.feed = feed
             return
-        variables, clipping = self.model.trainable_variables, self.plan.clipping
-        function = ModelFunction(self.model, self._row_loss, state)
-        blocks = clipping.assign_blocks(variables)
-        engine, self.engine_reason = auto.build_engine(
+        strategy, self._inputs = self.distribute_strategy, x
+        replicas.check(strategy, self.model, bool(self.jit_compile), state)
+        engine, self.engine_reason = self._build_engine()
+        with strategy.scope():
+            self._rounds = loop.Rounds(
+                Round(self.plan, engine.function, engine, list(engine.block_of_variable)),
+                feed,
+                self.optimizer,
+                state,
+                self._observe,
+                self.get_metrics_result,
+                rounds_per_call=int(self.steps_per_execution),
+                jit_compile=bool(self.jit_compile),
+                eagerly=bool(self.run_eagerly),
+                strategy=strategy if strategy.num_replicas_in_sync > 1 else None,
+            )
+
+    def _build_engine(self) -> tuple[Engine, str]:
+        clipping = self.plan.clipping
+        return auto.build_engine(
             self.engine,
-            function,
+            ModelFunction(self.model, self._row_loss, self._state_variables()),
             self.algorithm,
             self.plan.sampling,
-            blocks,
+            clipping.assign_blocks(self.model.trainable_variables),
             clipping.num_blocks(),
             self.physical_batch_size,
-        )
-        self._rounds = loop.Rounds(
-            Round(self.plan, function, engine, blocks),
-            feed,
-            self.optimizer,
-            state,
-            self._observe,
-            rounds_per_call=int(self.steps_per_execution),
-            jit_compile=bool(self.jit_compile),
-            eagerly=bool(self.run_eagerly),
+            self.memory_budget,
+            self._inputs,
+            self.distribute_strategy.num_replicas_in_sync,
         )
 
-    def _observe(self, y: Any, outputs: Any, sample_weight: Any, mask: Any) -> dict[str, Any]:
-        """Updates the training metrics with the rows of a round (padding is left out) and returns their results."""
-        if self.plan.sampling.masked:
+    def engine_report(self) -> report.Report:
+        """What computes the contributions of each layer, by which rule and at which cost; `print` shows a table.
+
+        Raises:
+          ValueError: the model is not built yet.
+          IncompatibleModel: the engine that was asked for cannot compute the model.
+        """
+        if not self.model.built:
+            raise ValueError("model must be built before its engine is known; got a model without weights")
+        built = self._rounds and (self._rounds.round.engine, self.engine_reason)
+        return report.report(*(built or self._build_engine()), self.plan.sampling.shape[1], self._inputs)
+
+    def _observe(self, y: Any, outputs: Any, sample_weight: Any, mask: Any) -> None:
+        """Updates the training metrics with the rows of a round; padding is left out."""
+        if mask is not None:
             y, outputs, sample_weight = tf.nest.map_structure(
                 lambda t: None if t is None else tf.boolean_mask(t, mask), (y, outputs, sample_weight)
             )
-        return self.compute_metrics(None, y, outputs, sample_weight)
+        self.compute_metrics(None, y, outputs, sample_weight)
 
     def _epoch(self, epoch: int, container: keras.callbacks.CallbackList) -> dict[str, Any]:
         self.reset_metrics()
@@ -508,6 +545,11 @@ class PrivateModel(keras.Model):
 def _is_sparse_categorical(loss: Any) -> bool:
     name = loss if isinstance(loss, str) else getattr(loss, "name", getattr(loss, "__name__", ""))
     return name == "sparse_categorical_crossentropy"
+
+
+def _number(variable: Any) -> int:
+    """The value of a scalar variable, also of one that is mirrored over devices."""
+    return int(variable.numpy())
 
 
 def _mark(plan: PrivacyPlan) -> int:

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfdpbc import _validate
 from tfdpbc.algorithms import Algorithm
@@ -13,13 +14,15 @@ from tfdpbc.errors import IncompatibleModel
 from tfdpbc.gradients import onepass
 from tfdpbc.gradients.engine import Engine
 from tfdpbc.gradients.function import ModelFunction
-from tfdpbc.gradients.onepass import OnePassEngine
+from tfdpbc.gradients.onepass import OnePassEngine, cost
 from tfdpbc.gradients.vectorized import VectorizedEngine
 
 ENGINES = ("auto", "onepass", "vectorized")
 
-MATERIALIZED_BYTES = 2**28
-"""Contributions held at once may take this much memory (their backward pass takes a few times as much)."""
+MEMORY_BUDGET = 2**30
+"""Bytes that one pass may take unless the user says otherwise."""
+MATERIALIZED_SHARE = 4
+"""The gradients that the vectorized engine holds may take this part of the budget: its backward pass takes the rest."""
 MOST_EXAMPLES = 256
 """Examples computed at once unless the user says otherwise: on a CPU more are no faster."""
 EFFICIENT_EXAMPLES = 8
@@ -45,26 +48,37 @@ def build_engine(
     sampling: Any,
     block_of_variable: list[int],
     num_blocks: int,
-    physical_batch_size: int | None,
+    physical_batch_size: int | None = None,
+    memory_budget: int | None = None,
+    inputs: Any = None,
+    replicas: int = 1,
 ) -> tuple[Engine, str]:
     """The engine for a model under a sampling, and the reason for its choices.
 
     Args:
       name: one of `ENGINES`. `"auto"` takes `onepass` where it computes the model and there are several contributions.
       physical_batch_size: the user's limit on the examples computed at once, or None.
+      memory_budget: bytes that a pass may take; by default `MEMORY_BUDGET`. Only used without `physical_batch_size`.
+      inputs: the model's inputs (anything with `shape` and `dtype`), where their sizes are known better than to the model.
+      replicas: how many of them share the contributions of a round.
 
     Raises:
       IncompatibleModel: the engine that was asked for cannot compute the model.
     """
     kind, why = _kind(_validate.choice("engine", name, ENGINES), function.model, algorithm, sampling)
-    k, reason = contributions_per_pass(kind, function.model, sampling, physical_batch_size)
     options = {}
     if physical_batch_size is not None and physical_batch_size < sampling.shape[1]:
         kind, why = VectorizedEngine, "the parts of a contribution add up"
         options = {"examples_per_pass": physical_batch_size}
         _check_divisible(function.model, algorithm, sampling.shape[1], physical_batch_size)
-    engine = kind(function, algorithm, sampling.examples_divisor, block_of_variable, num_blocks, k, **options)
-    return engine, f"{engine.name} ({why}), {k} of {sampling.shape[0]} contributions at once ({reason})"
+    engine = kind(function, algorithm, sampling.examples_divisor, block_of_variable, num_blocks, 1, **options)
+    budget = memory_budget or MEMORY_BUDGET
+    engine.contributions_per_pass, reason = contributions_per_pass(
+        engine, sampling, physical_batch_size, budget, inputs, replicas
+    )
+    return engine, (
+        f"{engine.name} ({why}), {engine.contributions_per_pass} of {sampling.shape[0]} contributions at once ({reason})"
+    )
 
 
 def _kind(name: str, model: keras.Model, algorithm: Algorithm, sampling: Any) -> tuple[type, str]:
@@ -79,28 +93,53 @@ def _kind(name: str, model: keras.Model, algorithm: Algorithm, sampling: Any) ->
 
 
 def contributions_per_pass(
-    kind: type, model: keras.Model, sampling: Any, physical_batch_size: int | None
+    engine: Engine,
+    sampling: Any,
+    physical_batch_size: int | None = None,
+    budget: int = MEMORY_BUDGET,
+    inputs: Any = None,
+    replicas: int = 1,
 ) -> tuple[int, str]:
-    """k, the contributions computed at once, and the reason for it."""
-    contributions, examples = sampling.shape
+    """k, the contributions that one replica computes at once, and the reason for it."""
+    model, vectorized = engine.function.model, isinstance(engine, VectorizedEngine)
+    contributions, examples = -(-sampling.shape[0] // replicas), sampling.shape[1]
     if physical_batch_size is not None:
         limit = _validate.integer("physical_batch_size", physical_batch_size, at_least=1)
     if contributions == 1:
         return 1, "there are no more"
-    if kind is VectorizedEngine and (layer := _aborting_layer(model)) is not None:
+    if vectorized and (layer := _aborting_layer(model)) is not None:
         return 1, f"layer {layer.name!r} ({type(layer).__name__}) is not safe inside tf.vectorized_map"
     if physical_batch_size is not None:
         return max(1, min(contributions, limit // examples)), f"physical_batch_size={limit}"
     most = MOST_EXAMPLES // examples
     if sampling.masked:
         most = min(most, -(-sampling.divisor // POISSON_PASSES))
-    if kind is OnePassEngine:
-        return max(1, min(contributions, most)), f"{MOST_EXAMPLES} examples keep the processor busy"
+    if not vectorized:
+        most = max(1, min(contributions, most))
+        each = _bytes_of_one(engine, inputs, examples)
+        if each is not None and most * each > budget:
+            return max(1, budget // each), f"at most {each / 2**20:.1f} MiB each, {budget / 2**20:.0f} MiB together"
+        return most, f"{MOST_EXAMPLES} examples keep the processor busy"
     if examples >= EFFICIENT_EXAMPLES:
         return 1, f"{examples} examples keep the processor busy"
     weights = sum(math.prod(v.shape) for v in model.trainable_variables)
-    k = max(1, min(contributions, most, MATERIALIZED_BYTES // (4 * weights)))
+    k = max(1, min(contributions, most, budget // MATERIALIZED_SHARE // (4 * weights)))
     return k, f"{4 * weights * k / 2**20:.0f} MiB of gradients"
+
+
+def _bytes_of_one(engine: OnePassEngine, inputs: Any, examples: int) -> int | None:
+    """A bound on the memory of one contribution; None where the sizes of the inputs are not known."""
+    inputs = sized(engine.function.model, inputs)
+    return None if inputs is None else cost.trace(engine, inputs, examples).bytes
+
+
+def sized(model: keras.Model, inputs: Any) -> Any:
+    """The model's inputs if all their sizes but the number of rows are known, else None."""
+    if inputs is None:
+        inputs = getattr(model, "input", None)  # a Sequential model that was never called has none
+        inputs = getattr(model, "inputs", [None])[0] if inputs is None else inputs
+    known = inputs is not None and all(None not in t.shape[1:] for t in tf.nest.flatten(inputs))
+    return inputs if known else None
 
 
 def _check_divisible(model: keras.Model, algorithm: Algorithm, examples: int, limit: int) -> None:

@@ -38,11 +38,13 @@ class Rounds:
       feed: where the rows come from.
       optimizer: a built Keras optimizer; it sees noisy updates only.
       state_variables: variables that take `Release.state` (empty unless the plan leaves them unprotected).
-      observe: called in the graph with ``(y, outputs, sample_weight, mask)`` of each round, rows on the first axis, to
-        update metrics; returns their results as a dict of scalars.
+      observe: called in the graph with ``(y, outputs, sample_weight, mask)`` of each round (mask None where all rows are
+        examples), rows on the first axis, to update metrics.
+      results: called after it, outside of replicas; returns the metrics' results as a dict of scalars.
       rounds_per_call: how many rounds `run` gets at most (steps_per_execution).
       jit_compile: compile the release with XLA.
       eagerly: run without a graph, to step through with a debugger.
+      strategy: a `tf.distribute` strategy, in whose scope model, optimizer and metrics were made, or None.
 
     Attributes:
       mean_loss: mean over the rows seen since its last reset (private data: not covered by the guarantee).
@@ -55,13 +57,16 @@ class Rounds:
         feed: Feed,
         optimizer: Any,
         state_variables: list[Any],
-        observe: Callable[..., dict[str, Any]],
+        observe: Callable[..., Any],
+        results: Callable[[], dict[str, Any]],
         rounds_per_call: int = 1,
         jit_compile: bool = False,
         eagerly: bool = False,
+        strategy: Any = None,
     ):
         self.round, self.feed, self.optimizer = round_function, feed, optimizer
-        self.state_variables, self.observe, self.eagerly = state_variables, observe, eagerly
+        self.state_variables, self.observe, self.results, self.eagerly = state_variables, observe, results, eagerly
+        self.strategy, self.replicas = strategy, 1 if strategy is None else strategy.num_replicas_in_sync
         self.rounds_per_call = rounds_per_call
         release = round_function.release
         self._release = tf.function(release, jit_compile=True) if jit_compile else release
@@ -109,9 +114,12 @@ class Rounds:
 
         def one(i: Any) -> dict[str, Any]:
             number = first + tf.cast(i, tf.int64)
-            release = self._release(pool, indices[i], mask[i], number, noise_keys[i], layer_keys[i])
-            self._apply(release)
-            return self._observe(pool, release, indices[i], mask[i])
+            given = indices[i], mask[i], number, noise_keys[i], layer_keys[i]
+            if self.replicas == 1:
+                self._one(pool, *given)
+            else:
+                self.strategy.run(lambda: self._one(pool, *self._share(*given[:2]), *given[2:]))
+            return {**self.results(), "loss": self.mean_loss.result()}
 
         def more(i: Any, _: Any) -> tuple[Any, Any]:
             return i + 1, one(i)
@@ -123,20 +131,41 @@ class Rounds:
             _, logs = tf.while_loop(lambda i, _: i < rounds, more, (tf.constant(1), logs), parallel_iterations=1)
         return logs
 
+    def _one(self, pool: Any, indices: Any, mask: Any, number: Any, noise_key: Any, layer_key: Any) -> None:
+        release = self._release(pool, indices, mask, number, noise_key, layer_key)
+        self._apply(release)
+        self._observe(pool, release, indices, mask)
+
+    def _share(self, indices: Any, mask: Any) -> tuple[Any, Any]:
+        """The contributions of this replica, ``[m / replicas, s]``; the last ones may not exist.
+
+        Dealt out in turn: a Poisson round fills the front of its arrays.
+        """
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        most = -(-indices.shape[0] // self.replicas)
+        padding = [[0, most * self.replicas - indices.shape[0]], [0, 0]]
+        return tuple(
+            tf.reshape(tf.pad(t, padding), [most, self.replicas, t.shape[1]])[:, replica] for t in (indices, mask)
+        )
+
     def _apply(self, release: Release) -> None:
         trainable = self.round.function.trainable
         update = [tf.cast(u, v.dtype) for u, v in zip(release.update, trainable, strict=True)]
+        if self.replicas > 1:
+            # Keras adds up what the replicas bring. They hold the same update: the first one brings it.
+            first = tf.distribute.get_replica_context().replica_id_in_sync_group == 0
+            update = [tf.where(first, u, tf.zeros_like(u)) for u in update]
         self.optimizer.apply(update, trainable)
         for variable, value in zip(self.state_variables, release.state, strict=True):
             variable.assign(tf.cast(value, variable.dtype))
 
-    def _observe(self, pool: Any, release: Release, indices: Any, mask: Any) -> dict[str, Any]:
+    def _observe(self, pool: Any, release: Release, indices: Any, mask: Any) -> None:
         flat = tf.reshape(indices, [-1])
         _, y, sample_weight = tf.nest.map_structure(lambda t: None if t is None else tf.gather(t, flat), pool)
         outputs = tf.nest.map_structure(lambda t: tf.reshape(t, [-1, *t.shape[2:]]), release.outputs)
         self.mean_loss.update_state(release.losses, sample_weight=tf.cast(mask, tf.float32))
-        results = self.observe(y, outputs, sample_weight, tf.reshape(mask, [-1]))
-        return {**results, "loss": self.mean_loss.result()}
+        padded = self.round.plan.sampling.masked or self.replicas > 1
+        self.observe(y, outputs, sample_weight, tf.reshape(mask, [-1]) if padded else None)
 
 
 def _own(error: BaseException | None) -> TfdpbcError | None:

@@ -22,7 +22,7 @@ class Release(NamedTuple):
     Attributes:
       update: the noisy sum divided by the planned number of contributions, one tensor for each trainable variable. The
         only thing here that the guarantee covers.
-      losses, outputs: of every row, leading axes ``[m, s]``, padding included; for metrics, not covered.
+      losses, outputs: of every row given, padding included; for metrics, not covered.
       state: mean over contributions of the data-written state; not covered.
     """
 
@@ -48,15 +48,25 @@ class Round:
     def release(self, pool: Any, indices: Any, mask: Any, round_index: Any, noise_key: Any, layer_key: Any) -> Release:
         """Computes and noises one update. Everything data-dependent in it is behind the clipping.
 
+        Where several replicas run this (`tf.distribute`), each with its share of the contributions, their clipped sums are
+        added up before the noise, and all of them draw the same noise: one update, noised once.
+
         Args:
           pool: ``(x, y, sample_weight)``, nests with leading axis n.
-          indices, mask: ``[m, s]``, positions in the pool and which of them are examples.
+          indices, mask: ``[m, s]`` (a replica: its rows of it), positions in the pool and which of them are examples.
           round_index: scalar integer tensor, counted from 0 over the whole plan.
           noise_key: int64 ``[2]``, fresh for every round.
           layer_key: int64 ``[2]``, seeds the model's random layers.
         """
         bounds = self.plan.clipping.bounds(round_index, self.plan.rounds_per_epoch)
+        replica = tf.distribute.get_replica_context()
+        several = replica is not None and replica.num_replicas_in_sync > 1
+        if several:
+            index = tf.cast(replica.replica_id_in_sync_group, tf.int64)
+            layer_key = tf.random.experimental.stateless_fold_in(layer_key, index)
         total, losses, outputs, state = self._aggregate(pool, indices, mask, bounds, layer_key)
+        if several:
+            total, state = replica.all_reduce(tf.distribute.ReduceOp.SUM, (total, state))
         if self.plan.noise_multiplier > 0:
             stddev = self.plan.noise_multiplier * self.plan.sensitivities(bounds)
             drawn = noise.gaussian(
@@ -85,7 +95,7 @@ class Round:
             clip_weights = self.plan.clipping(contributions.block_norms(), bounds)
             weights = self.plan.aggregation.weights(clip_weights, valid)
             evaluation = contributions.evaluation
-            share = tf.cast(valid, tf.float32) / m
+            share = tf.cast(valid, tf.float32) / self.plan.sampling.shape[0]
             state = [tf.tensordot(share, tf.cast(t, tf.float32), 1) for t in evaluation.state]
             return (contributions.weighted_sum(weights), state), (evaluation.losses, evaluation.outputs)
 

@@ -21,6 +21,9 @@ from tfdpbc.gradients.onepass.mapped_loss import MappedLoss
 from tfdpbc.gradients.onepass.recording import Recorder, recording
 from tfdpbc.gradients.onepass.terms import Term, merged
 
+NORM_SCOPE, SUM_SCOPE = "onepass_norms_", "onepass_sum_"
+"""Name scopes, in profiles and in `cost`: of a layer's norms (by its place in `rules`), of a variable's sum (by its own)."""
+
 
 class OnePassContributions:
     """Contributions held as one `Term` for each variable (None where nothing uses the variable)."""
@@ -53,10 +56,13 @@ class OnePassContributions:
 
     def _sum(self, weights: Any, keep: Any) -> list[tf.Tensor]:
         total = []
-        for term, variable, block in zip(self.terms, self.variables, self.block_of_variable, strict=True):
+        for i, (term, variable, block) in enumerate(
+            zip(self.terms, self.variables, self.block_of_variable, strict=True)
+        ):
             if term is None:
                 total.append(registry.zeros(variable))
-            else:
+                continue
+            with tf.name_scope(f"{SUM_SCOPE}{i}"):
                 total.append(term.weighted_sum(weights[:, block], None if keep is None else keep[:, block]))
         return total
 
@@ -132,6 +138,7 @@ class OnePassEngine:
     def _terms(self, recorder: Recorder) -> list[Term | None]:
         """The per-contribution gradient of each trainable variable, summed over its uses."""
         uses: dict[int, list[Term]] = {id(v): [] for v in self.function.trainable}
+        place = {id(layer): i for i, (layer, _) in enumerate(self.rules)}
         for layer, rule, call in recorder.calls:
             if all(gradient is None for gradient in call.gradients):
                 continue  # the loss does not use this call
@@ -140,10 +147,11 @@ class OnePassEngine:
                 for tap, gradient in zip(call.taps, call.gradients, strict=True)
             ]
             given = dict.fromkeys(id(v) for v in rule.variables(layer) if id(v) in uses)
-            for variable, term in rule.terms(layer, call):
-                if id(variable) in uses:
-                    uses[id(variable)].append(term)
-                    given.pop(id(variable), None)
+            with tf.name_scope(f"{NORM_SCOPE}{place[id(layer)]}"):
+                for variable, term in rule.terms(layer, call):
+                    if id(variable) in uses:
+                        uses[id(variable)].append(term)
+                        given.pop(id(variable), None)
             if given:
                 missing = [v.path for v in rule.variables(layer) if id(v) in given]
                 raise IncompatibleModel(f"the rule of layer {layer.name!r} gives no gradient for {missing}")

@@ -2,6 +2,7 @@
 
 Every form offers the same three things (k contributions, a variable of shape ``shape``):
 
+- `form`: in words, what the norms are computed from, for reports;
 - `squares`: squared Euclidean norms, float32 ``[k]``;
 - `weighted_sum(weights, keep)`: ``sum_h weights[h] g_h``, float32 ``[*shape]``. `keep` (bool ``[k]``) names the
   contributions that are finite; None says that all are. Those that are not add exactly 0 (0 * NaN would be NaN);
@@ -25,6 +26,7 @@ product. Only choices between two exact ways depend on it."""
 class Term(Protocol):
     """Per-contribution gradients of one variable."""
 
+    form: str
     squares: Any
 
     def weighted_sum(self, weights: Any, keep: Any = None) -> Any: ...
@@ -72,6 +74,8 @@ class Materialized:
       assemble: makes ``[n, *shape]`` of pieces with n rows (it may reshape, transpose and stack, nothing else).
     """
 
+    form = "gradients"
+
     def __init__(self, pieces: Sequence[Any], assemble: Callable[[list[Any]], Any]):
         self.pieces = [tf.cast(p, tf.float32) for p in pieces]
         self.assemble = assemble
@@ -113,9 +117,11 @@ class Outer:
         self.assemble = assemble
         self.gradient = None
         positions, p, q = self.a.shape[-2], self.a.shape[-1], self.d.shape[-1]
+        self.form = "factors"
         if positions == 1:
             squares = tf.square(self._by_group(self.a) * self._by_group(self.d))
         elif gram_is_cheaper(positions, p, q):
+            self.form = "Gram matrices"
             gram = tf.matmul(self.a, self.a, transpose_b=True) * tf.matmul(self.d, self.d, transpose_b=True)
             squares = trusted(
                 tf.reduce_sum(gram, [-2, -1]),
@@ -123,7 +129,7 @@ class Outer:
                 lambda: tf.reduce_sum(tf.square(self._product()), [-2, -1]),
             )
         else:
-            self.gradient = self._product()
+            self.form, self.gradient = "gradients", self._product()
             squares = squared_norms(self.gradient)
         squares = squares if squares.shape.rank == 1 else tf.reduce_sum(squares, 1)
         self.squares = squares

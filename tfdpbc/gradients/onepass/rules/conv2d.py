@@ -122,6 +122,8 @@ def gradients(geometry: Geometry, call: Call, x: Any, d: Any) -> Materialized:
 class PixelGram:
     """The kernel's gradients through Gram matrices, one example in each contribution."""
 
+    form = "pixel Gram matrices"
+
     def __init__(self, geometry: Geometry, x: Any, d: Any):
         self.geometry, self.x, self.d = geometry, x, d
         flat = tf.reshape(d, [d.shape[0], geometry.positions, geometry.q])
