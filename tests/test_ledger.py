@@ -175,3 +175,23 @@ def test_bad_arguments_are_named():
     with pytest.raises(TypeError, match="^entries must be"):
         Ledger((3,))
     assert Ledger((Entry("a", PLAN, 0, 3),)).position(PLAN) == 3
+    with pytest.raises(TypeError, match="^plan must be a PrivacyPlan"):
+        Ledger().record("x", 1)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ("", PLAN, 0, 3),
+        ("a", "plan", 0, 3),
+        ("a", PLAN, -5, 3),
+        ("a", PLAN, 5, 3),
+        ("a", PLAN, float("nan"), 3),
+        ("a", PLAN, 0, 2.5),
+        ("a", PLAN, 0, True),
+        ("a", PLAN, 0, PLAN.rounds + 1),
+    ],
+)
+def test_an_impossible_entry_cannot_be_made(entry):
+    with pytest.raises((ValueError, TypeError), match="^(run|plan|start|stop) must be"):
+        Entry(*entry)

@@ -108,6 +108,25 @@ def test_of_subsampling_the_better_analysis_is_stated_with_its_adversary():
     assert list(one.trade_off(3).f(alpha)) == list(map(max, *both))
 
 
+@pytest.mark.parametrize(
+    "sampling",
+    [dp.Shuffling(6000, 60, 1), dp.Shuffling(6000, 1, 60), dp.Subsampling(6000, 60, 1), dp.Subsampling(6000, 6, 10)],
+    ids=repr,
+)
+def test_groups_too_large_to_count_exactly_are_bounded(sampling):
+    """From `EXACT_GROUP` on bounds take over: never below the exact count, and still growing with the group."""
+    below, above = (
+        analyses.headline(analyses.Run(sampling, 20.0, 300, g), DELTA)[0]
+        for g in (analyses.EXACT_GROUP, analyses.EXACT_GROUP + 1)
+    )
+    participation = analyses.participation(sampling, 300, analyses.EXACT_GROUP + 1)
+    exact = dp.GaussianMixture.of(participation, 20.0).epsilon(DELTA)
+    usual = dp.accounting.fixed_size(0.01, 20.0, 300).group(analyses.EXACT_GROUP + 1).epsilon(DELTA)
+    best = exact if sampling.name == "shuffling" else min(exact, usual)
+    assert below < above and best <= above
+    assert "rdp" not in analyses.methods(analyses.Run(sampling, 20.0, 300, analyses.EXACT_GROUP))
+
+
 def test_the_lower_bound_of_shuffling_and_the_whole_epochs_of_balls_in_bins():
     """accounting.md: references of issue 3, items 5 and 6, through a plan."""
     balls = plan(dp.BallsInBins(100, 20), noise=1.0, epochs=1)
@@ -209,6 +228,10 @@ def test_bad_noise_multipliers_are_named(value):
         (lambda: plan().epsilon(float("nan")), "delta"),
         (lambda: plan().epsilon(DELTA, group_size=0), "group_size"),
         (lambda: plan().epsilon(DELTA, group_size=1001), "group_size"),
+        (lambda: plan(sampling=dp.Poisson(0.01, 100, 10)).epsilon(DELTA, group_size=10**8), "group_size"),
+        (lambda: plan(sampling=dp.Poisson(0.01, 10**9, 10)), "epochs"),
+        (lambda: plan(epochs=10**400), "epochs"),
+        (lambda: plan(noise=10**400), "noise_multiplier"),
         (lambda: plan().epsilon(DELTA, rounds=10_000), "rounds"),
         (lambda: plan(epochs=0), "epochs"),
         (lambda: plan(sampling="poisson"), "sampling"),

@@ -32,7 +32,10 @@ def number(
     expected = ("a finite number" if finite else "a number") + low + (" and" if low and high else "") + high
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         fail(name, expected, value, TypeError)
-    result = float(value)
+    try:
+        result = float(value)
+    except OverflowError:  # an integer beyond every float
+        fail(name, expected, value)
     ok = not math.isnan(result) and (not finite or math.isfinite(result))
     ok = ok and (above is None or result > above) and (at_least is None or result >= at_least)
     ok = ok and (below is None or result < below) and (at_most is None or result <= at_most)

@@ -20,6 +20,11 @@ MIXTURE_ADVERSARY = (
     "sees every noisy update and also learns how many contributions of each round hold a differing example "
     "(stronger than the usual adversary)"
 )
+EXACT_GROUP = 128
+"""The largest group whose participation is counted exactly; beyond it certified bounds on c² stand, which cost nothing: T min(m, g)²,
+and E g min(m, g) under shuffling. ε is in the thousands there."""
+RENYI_GROUP = 16
+"""The largest group for which a Rényi row is computed beside: each order costs a sum over all participations."""
 USUAL_ADVERSARY = "sees every noisy update and knows every other example; which examples a round used stays secret"
 
 
@@ -112,7 +117,7 @@ def methods(run: Run) -> dict[str, Method]:
         return found
     # A group's Rényi divergence by the general rule costs g quadratures an order: only where g is counted exactly.
     exact = [pair for pair in curves(run).values() if run.group_size == 1 or not isinstance(pair[0], Grouped)]
-    if exact:
+    if exact and run.group_size <= RENYI_GROUP:
         curve, whom = exact[0]
         found["rdp"] = Method(whom, lambda delta: _converted(curve.renyi, delta))
     return found | _MORE[run.sampling.name](run)
@@ -125,7 +130,15 @@ def _mixture(run: Run) -> tuple[Any, str]:
     """Paper A, Theorems 5.5 and 5.6 (accounting.md section 2)."""
     from tfdpbc import accounting
 
-    exact = participation(run.sampling, run.rounds, run.group_size)
+    sampling, g = run.sampling, run.group_size
+    if g > EXACT_GROUP:
+        # A group is in at most m contributions of a round, and of a shuffled epoch in at most g.
+        hit = min(sampling.contributions, g)
+        most = run.rounds * hit**2
+        if sampling.name == "shuffling":
+            most = min(most, math.ceil(run.rounds / sampling.rounds_per_epoch) * g * hit)
+        return accounting.Gaussian(math.sqrt(most) / run.noise_multiplier), MIXTURE_ADVERSARY
+    exact = participation(sampling, run.rounds, g)
     return accounting.GaussianMixture.of(exact, run.noise_multiplier), MIXTURE_ADVERSARY
 
 

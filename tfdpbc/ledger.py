@@ -30,6 +30,13 @@ class Entry:
     start: int
     stop: int
 
+    def __post_init__(self):
+        if not (isinstance(self.run, str) and self.run):
+            _validate.fail("run", "a name", self.run, TypeError)
+        _validate.instance("plan", self.plan, PrivacyPlan, "a PrivacyPlan")
+        _validate.integer("start", self.start, at_least=0)
+        _validate.integer("stop", self.stop, at_least=self.start, at_most=self.plan.rounds)
+
 
 class Ledger:
     """Counts rounds before they are released, and says what all of them gave away together.
@@ -58,6 +65,7 @@ class Ledger:
         Raises:
           BudgetExhausted: the plan does not hold that many more rounds; nothing was counted.
         """
+        _validate.instance("plan", plan, PrivacyPlan, "a PrivacyPlan")
         rounds = _validate.integer("rounds", rounds, at_least=0)
         start = self.position(plan)
         if start + rounds > plan.rounds:
