@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests import oracles
 from tests.gradients.onepass.agreement import check, classifier, gather, onepass, perturbed
+from tfdpbc.gradients.onepass import rules
 
 layers = keras.layers
 SINGLE, PAIRS = [[0], [1], [2], [3]], [[0, 1], [2, 3]]
@@ -240,6 +241,75 @@ class TestEmbedding:
         model = classifier((5,), embedding, dtype="int32")
         embedding.enable_lora(2)
         check(perturbed(model), np.random.default_rng(2).integers(0, 6, (4, 5)).astype(np.int32), groups=PAIRS)
+
+
+@pytest.mark.skipif(not hasattr(layers, "ReversibleEmbedding"), reason="this Keras has none")
+class TestReversibleEmbedding:
+    """pitfall 15: both uses of a tied table count, cross terms included."""
+
+    @staticmethod
+    def language_model(size, length, width, **options):
+        inputs = keras.Input((length,), dtype="int32")
+        embedding = layers.ReversibleEmbedding(size, width, **options)
+        hidden = layers.Dense(width, "tanh")(embedding(inputs))
+        keras.utils.set_random_seed(5)
+        return embedding, perturbed(keras.Model(inputs, embedding(hidden, reverse=True)))
+
+    @staticmethod
+    def tokens(size, length, n=4):
+        """(inputs, the tokens after them), some of them repeated."""
+        x = np.random.default_rng(2).integers(0, size, (n, length + 1)).astype(np.int32)
+        return x[:, :-1], x[:, 1:]
+
+    @pytest.mark.parametrize("groups", [SINGLE, PAIRS], ids=["s=1", "s=2"])
+    @pytest.mark.parametrize("tie", [True, False])
+    @pytest.mark.parametrize(("size", "length", "width"), [(7, 12, 3), (300, 5, 40)], ids=["made", "not made"])
+    def test_tokens_to_logits(self, size, length, width, tie, groups):
+        _, model = self.language_model(size, length, width, tie_weights=tie)
+        assert len(model.trainable_variables) == (3 if tie else 4)
+        check(model, *self.tokens(size, length), groups=groups, loss=Tokens())
+
+    def test_a_large_tied_table_is_not_made(self, monkeypatch):
+        used = []
+        original = rules.embedding.Tied
+        monkeypatch.setattr(rules.embedding, "Tied", lambda *a: used.append(a) or original(*a))
+        _, model = self.language_model(300, 5, 40)
+        check(model, *self.tokens(300, 5), loss=Tokens())
+        assert len(used) == 1
+
+    @pytest.mark.parametrize(("size", "width"), [(7, 3), (300, 40)], ids=str)
+    @pytest.mark.parametrize("tie", [True, False])
+    def test_lora(self, tie, size, width):
+        embedding, model = self.language_model(size, 5, width, tie_weights=tie)
+        embedding.enable_lora(2)
+        check(perturbed(model), *self.tokens(size, 5), groups=PAIRS, loss=Tokens())
+
+    def test_options(self):
+        _, model = self.language_model(300, 5, 40, mask_zero=True, logit_soft_cap=3.0, reverse_dtype="float32")
+        x, y = self.tokens(300, 5)
+        x[0, 2:] = 0
+        check(model, x, y, loss=Tokens())
+
+    @pytest.mark.parametrize("size", [7, 300])
+    def test_more_uses_and_only_one(self, size):
+        embedding = layers.ReversibleEmbedding(size, 40)
+        first, second = keras.Input((5,), dtype="int32"), keras.Input((3,), dtype="int32")
+        inner = layers.Dense(40, "tanh")
+        logits = [embedding(inner(embedding(t)), reverse=True) for t in (first, second)]
+        model = perturbed(keras.Model([first, second], layers.Concatenate(1)(logits)))
+        x, y = self.tokens(size, 8)
+        check(model, [x[:, :5], x[:, 5:]], y, groups=PAIRS, loss=Tokens())
+        inputs = keras.Input((2, 4))
+        backward = layers.ReversibleEmbedding(size, 4)
+        backward.build()
+        check(perturbed(keras.Model(inputs, backward(inputs, reverse=True))), images(2, 4), y[:, :2], loss=Tokens())
+
+
+class Tokens(keras.losses.Loss):
+    """The mean over positions of the cross-entropy."""
+
+    def call(self, y, outputs):
+        return tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, outputs, from_logits=True), -1)
 
 
 class TestEinsumDense:

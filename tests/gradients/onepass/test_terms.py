@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tfdpbc.gradients.onepass.rules.conv2d import Geometry, PixelGram
-from tfdpbc.gradients.onepass.rules.embedding import Lookup
+from tfdpbc.gradients.onepass.rules.embedding import Lookup, Projection, Tied
 from tfdpbc.gradients.onepass.terms import Materialized, Outer, gram_is_cheaper, merged, trusted
 
 K = 5
@@ -34,6 +34,14 @@ def lookup(positions, q):
     return make, (7, q)
 
 
+def tied(d_scale):
+    table, _ = lookup(6, 30)
+    reads = table(d_scale)
+    reads = Lookup(reads.indices % 4, reads.d, (50, 30))
+    scaled = normal(K, 3, 50, seed=3) * d_scale[:, None, None]
+    return Tied(reads, Projection(tf.constant(scaled), tf.constant(normal(K, 3, 30, seed=4))))
+
+
 def pixels(d_scale):
     layer = SimpleNamespace(kernel_size=(3, 3), strides=(1, 1), padding="same")
     x, d = tf.constant(normal(K, 4, 4, 2)), tf.constant(normal(K, 4, 4, 3, seed=1) * d_scale[:, None, None, None])
@@ -54,6 +62,7 @@ FORMS = {
     "groups, gradient": outer(50, 4, 3, (2,)),
     "few look-ups": lookup(4, 6),
     "many look-ups": lookup(400, 6),
+    "tied": (tied, (50, 30)),
     "pixels": (pixels, (3, 3, 2, 3)),
     "pieces": (pieces, (4, 3)),
 }
@@ -107,6 +116,15 @@ def test_terms_of_different_forms_merge_too():
     gradients = np.float64(table.materialized()) + np.float64(dense.materialized())
     for terms in ([table, dense], [dense, table]):
         np.testing.assert_allclose(merged(terms, (7, 6)).squares, (gradients.reshape(K, -1) ** 2).sum(1), rtol=1e-5)
+
+
+def test_a_read_that_undoes_a_projection_leaves_its_own_norm():
+    """The norm of what is left is exact, although each use alone is 10^4 times larger."""
+    d, inputs = np.zeros((1, 1, 50), np.float32), normal(1, 1, 30)
+    d[0, 0, 7], d[0, 0, 8] = 1e4, 1.0
+    reads = Lookup(tf.constant([[7]]), tf.constant(-1e4 * inputs), (50, 30))
+    left = np.sum(np.float64(inputs) ** 2)
+    np.testing.assert_allclose(merged([reads, Projection(d, inputs)], (50, 30)).squares, [left], rtol=1e-6)
 
 
 def test_the_forms_above_are_those_they_are_named_after():
