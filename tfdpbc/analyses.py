@@ -21,8 +21,8 @@ MIXTURE_ADVERSARY = (
     "(stronger than the usual adversary)"
 )
 EXACT_GROUP = 128
-"""The largest group whose participation is counted exactly; beyond it certified bounds on c² stand, which cost nothing: T min(m, g)²,
-and E g min(m, g) under shuffling. ε is in the thousands there."""
+"""The largest group whose participation is counted exactly; beyond it certified bounds on c² stand, which cost nothing:
+T min(m, g)², and E g min(m, g) under shuffling. ε is in the thousands there."""
 RENYI_GROUP = 16
 """The largest group for which a Rényi row is computed beside: each order costs a sum over all participations."""
 USUAL_ADVERSARY = "sees every noisy update and knows every other example; which examples a round used stays secret"
