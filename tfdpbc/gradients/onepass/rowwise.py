@@ -71,7 +71,7 @@ def _named(module: Any, names: list[str] | tuple[str, ...]) -> list[Any]:
 
 
 _LAYERS: dict[type, Callable[[Any], bool]] = {t: lambda layer: True for t in _named(keras.layers, _ALWAYS)}
-_COMPOSITES = set(_named(keras.layers, _COMPOSITE))
+_COMPOSITES = _named(keras.layers, _COMPOSITE)
 _FUNCTIONS: list[Any] = [
     *_named(keras.activations, _ACTIVATIONS),
     *(getattr(tf.nn, n) for n in ("relu", "relu6", "elu", "selu", "gelu", "silu", "swish", "leaky_relu", "tanh")),
