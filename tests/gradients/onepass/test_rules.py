@@ -149,16 +149,23 @@ class TestConv:
         check(classifier((3, 4, 2), layer), images(3, 4, 2))
 
 
+def reset_first(*args, **options):
+    return layers.GRU(*args, reset_after=False, **options)
+
+
+RECURRENT = [layers.SimpleRNN, layers.LSTM, layers.GRU, reset_first]
+
+
 class TestRecurrent:
     @pytest.mark.parametrize("groups", [SINGLE, PAIRS], ids=["s=1", "s=2"])
     @pytest.mark.parametrize("bias", [True, False])
-    @pytest.mark.parametrize("kind", [layers.SimpleRNN, layers.LSTM, layers.GRU])
+    @pytest.mark.parametrize("kind", RECURRENT)
     def test_sequences(self, kind, bias, groups):
         model = classifier((5, 3), kind(4, use_bias=bias, return_sequences=True), kind(2, go_backwards=True))
         check(model, images(5, 3), groups=groups)
 
     @pytest.mark.parametrize("zero", [True, False])
-    @pytest.mark.parametrize("kind", [layers.SimpleRNN, layers.LSTM, layers.GRU])
+    @pytest.mark.parametrize("kind", RECURRENT)
     def test_masked_steps(self, kind, zero):
         """pitfall 18: steps that Keras masks change neither norms nor sums."""
         x = images(5, 3)
@@ -166,14 +173,14 @@ class TestRecurrent:
         recurrent = kind(4, return_sequences=True, zero_output_for_mask=zero)
         check(classifier((5, 3), layers.Masking(), recurrent, kind(2)), x)
 
-    @pytest.mark.parametrize("kind", [layers.SimpleRNN, layers.LSTM, layers.GRU])
+    @pytest.mark.parametrize("kind", RECURRENT)
     def test_encoder_and_decoder(self, kind):
         inputs = keras.Input((5, 3))
         _, *states = kind(4, return_state=True)(inputs)
         model = keras.Model(inputs, layers.Dense(3)(kind(4)(inputs, initial_state=states)))
         check(perturbed(model), images(5, 3), groups=PAIRS)
 
-    @pytest.mark.parametrize("kind", [layers.SimpleRNN, layers.LSTM, layers.GRU])
+    @pytest.mark.parametrize("kind", RECURRENT)
     def test_bidirectional(self, kind):
         model = classifier((5, 3), layers.Bidirectional(kind(4, return_sequences=True)), layers.Bidirectional(kind(2)))
         check(model, images(5, 3))

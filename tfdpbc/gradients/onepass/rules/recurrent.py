@@ -16,15 +16,12 @@ import tensorflow as tf
 from tfdpbc.gradients.onepass import rowwise
 from tfdpbc.gradients.onepass.recording import Call
 from tfdpbc.gradients.onepass.registry import LayerRule, register
+from tfdpbc.gradients.onepass.rules.dense import matrix
 from tfdpbc.gradients.onepass.terms import Materialized, Outer, Term, total
 
 
-def _matrix(gradient: Any) -> Any:
-    return gradient
-
-
 class RecurrentRule(LayerRule):
-    """What the three have in common; they differ in `step`."""
+    """What the three have in common; they differ in `step`, and a GRU also in `products`."""
 
     def reasons(self, layer: Any) -> list[str]:
         cell, found = layer.cell, []
@@ -42,9 +39,17 @@ class RecurrentRule(LayerRule):
     def owns_sublayers(self, layer: Any) -> bool:
         return True
 
+    def products(self, cell: Any, z: Any, probe: Any, state: Any, recurrent: Any) -> tuple[Any, Any]:
+        """(the products with the recurrent kernel plus `probe`, what they saw)."""
+        return tf.matmul(state, recurrent) + probe, state
+
     def step(self, cell: Any, z: Any, inner: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
         """New states (the output first) from the input's products `z`, the state's products `inner`, and the states."""
         raise NotImplementedError
+
+    def recurrent_term(self, cell: Any, seen: Any, d: Any) -> Term:
+        """The recurrent kernel's gradients: what its products saw and their gradients, ``[k, T, ...]``."""
+        return Outer(seen, d, matrix)
 
     def biases(self, cell: Any) -> tuple[Any, Any]:
         """(of the input's products, of the state's products), None where there is none."""
@@ -77,19 +82,20 @@ class RecurrentRule(LayerRule):
         probe = tap(tf.zeros_like(z))
 
         def step(carried: Any, given: Any) -> Any:
-            (last, states), (z, probe, here) = carried, given
-            inner = tf.matmul(states[0], recurrent) + probe
+            (last, states, _), (z, probe, here) = carried, given
+            inner, seen = self.products(cell, z, probe, states[0], recurrent)
             new = self.step(cell, z, inner if inner_bias is None else inner + inner_bias, states)
             here = here[:, None]
             skipped = tf.zeros_like(last) if layer.zero_output_for_mask else last
-            return tf.where(here, new[0], skipped), tuple(
-                tf.where(here, a, b) for a, b in zip(new, states, strict=True)
-            )
+            kept = tuple(tf.where(here, a, b) for a, b in zip(new, states, strict=True))
+            return tf.where(here, new[0], skipped), kept, seen
 
         by_step = tuple(tf.transpose(t, [1, 0, *range(2, t.shape.rank)]) for t in (z, probe, mask))
-        outputs, states = tf.scan(step, by_step, (tf.zeros_like(initial_state[0]), initial_state))
-        # What each step's recurrent product saw. Nothing comes after this tap: it only keeps the tensor.
-        tap(tf.transpose(tf.concat([initial_state[0][None], states[0][:-1]], 0), [1, 0, 2]))
+        _, blank = self.products(cell, z[:, 0], probe[:, 0], initial_state[0], recurrent)
+        blank = tf.zeros_like(blank)
+        outputs, states, seen = tf.scan(step, by_step, (tf.zeros_like(initial_state[0]), initial_state, blank))
+        # Nothing comes after this tap: it only keeps the tensor.
+        tap(tf.transpose(seen, [1, 0, 2]))
         outputs = tf.cast(outputs, layer.compute_dtype)
         output = tf.transpose(outputs, [1, 0, 2]) if layer.return_sequences else outputs[-1]
         return (output, *(tf.cast(t[-1], layer.compute_dtype) for t in states)) if layer.return_state else output
@@ -98,8 +104,8 @@ class RecurrentRule(LayerRule):
         cell, x = layer.cell, call.inputs
         x = tf.reverse(x, [1]) if layer.go_backwards else x
         d, inner, _ = (call.positions(t) for t in call.gradients)
-        yield cell.kernel, Outer(call.positions(x), d, _matrix)
-        yield cell.recurrent_kernel, Outer(call.positions(call.taps[2]), inner, _matrix)
+        yield cell.kernel, Outer(call.positions(x), d, matrix)
+        yield cell.recurrent_kernel, self.recurrent_term(cell, call.positions(call.taps[2]), inner)
         if not cell.use_bias:
             return
         if self.biases(cell)[1] is None:
@@ -123,22 +129,43 @@ class LSTMRule(RecurrentRule):
 
 
 class GRURule(RecurrentRule):
-    """The reset gate after the product with the state (Keras's default)."""
-
-    def reasons(self, layer: Any) -> list[str]:
-        before = [] if layer.cell.reset_after else ["has reset_after=False"]
-        return super().reasons(layer) + before
+    """The reset gate after the product with the state (Keras's default, `reset_after`), or before it."""
 
     def biases(self, cell: Any) -> tuple[Any, Any]:
-        return (None, None) if cell.bias is None else tuple(tf.unstack(tf.convert_to_tensor(cell.bias), 2))
+        if cell.bias is None or not cell.reset_after:
+            return cell.bias, None
+        return tuple(tf.unstack(tf.convert_to_tensor(cell.bias), 2))
+
+    def products(self, cell: Any, z: Any, probe: Any, state: Any, recurrent: Any) -> tuple[Any, Any]:
+        if cell.reset_after:
+            return super().products(cell, z, probe, state, recurrent)
+        gates, candidate = recurrent[:, : 2 * cell.units], recurrent[:, 2 * cell.units :]
+        inner = tf.matmul(state, gates) + probe[:, : 2 * cell.units]
+        reset = cell.recurrent_activation(tf.split(z, 3, axis=1)[1] + inner[:, cell.units :]) * state
+        inner = tf.concat([inner, tf.matmul(reset, candidate) + probe[:, 2 * cell.units :]], 1)
+        return inner, tf.concat([state, reset], 1)
 
     def step(self, cell: Any, z: Any, inner: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
         update, reset, candidate = tf.split(z, 3, axis=1)
         inner_update, inner_reset, inner_candidate = tf.split(inner, 3, axis=1)
         update = cell.recurrent_activation(update + inner_update)
-        reset = cell.recurrent_activation(reset + inner_reset)
-        candidate = cell.activation(candidate + reset * inner_candidate)
+        if cell.reset_after:
+            inner_candidate = cell.recurrent_activation(reset + inner_reset) * inner_candidate
+        candidate = cell.activation(candidate + inner_candidate)
         return (update * states[0] + (1.0 - update) * candidate,)
+
+    def recurrent_term(self, cell: Any, seen: Any, d: Any) -> Term:
+        if cell.reset_after:
+            return super().recurrent_term(cell, seen, d)
+        # The kernel's three blocks of columns are kernels of their own, of which the last saw another state.
+        state, reset = tf.split(seen, 2, axis=2)
+        k, units = d.shape[0], cell.units
+        d = tf.transpose(tf.reshape(d, [k, -1, 3, units]), [0, 2, 1, 3])
+
+        def assemble(g: Any) -> Any:
+            return tf.reshape(tf.transpose(g, [0, 2, 1, 3]), [-1, units, 3 * units])
+
+        return Outer(tf.stack([state, state, reset], 1), d, assemble)
 
 
 register(keras.layers.SimpleRNN, SimpleRNNRule())
