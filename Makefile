@@ -7,7 +7,7 @@ READY  := $(VENV)/.installed
 SHARED := -n 2 --dist loadfile
 OUT    ?= runs/$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: help train test test-slow lint install clean
+.PHONY: help train test test-slow lint install bench-peers clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -32,6 +32,20 @@ $(READY): setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@touch $@
+
+# A virtual environment per peer (their dependencies exclude each other), made again when its list of packages changes. A
+# peer that cannot be installed here is a row "not installed", so its failure does not end the target.
+PEERS        := opacus jax_privacy tf_privacy
+PEERS_READY  := $(PEERS:%=.venv-peers/%/.installed)
+PEERS_PYTHON ?= $(shell command -v python3.11 || echo $(PYTHON))
+
+.venv-peers/%/.installed: benchmarks/peers/%.txt
+	@rm -rf $(@D)
+	$(PEERS_PYTHON) -m venv $(@D) && $(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $< && touch $@ \
+		|| rm -rf $(@D)
+
+bench-peers: $(READY) $(PEERS_READY) ## step time against Opacus, JAX-Privacy, TF-Privacy; needs python3.11; ARGS="--models mlp --repeats 5"
+	$(BIN)/python benchmarks/peers.py $(ARGS)
 
 clean: ## remove what was built; run folders and .venv stay
 	rm -rf build dist *.egg-info .pytest_cache .hypothesis .ruff_cache
