@@ -59,6 +59,11 @@ class TestDense:
         dense.enable_lora(2)
         assert len(model.trainable_variables) == 5
         check(perturbed(model), images(3, 5), groups=PAIRS)
+        for adapter in (dense.lora_kernel_a, dense.lora_kernel_b):
+            adapter.trainable = False
+            assert len(model.trainable_variables) == 4
+            check(model, images(3, 5), groups=PAIRS)
+            adapter.trainable = True
 
 
 class TestConv:
@@ -95,6 +100,23 @@ class TestConv:
     def test_groups(self, groups, bias):
         model = classifier((6, 5, 6), layers.Conv2D(9, 3, groups=3, padding="same", use_bias=bias))
         check(model, images(6, 5, 6), groups=groups)
+
+    @pytest.mark.parametrize("groups", [SINGLE, PAIRS], ids=["s=1", "s=2"])
+    @pytest.mark.parametrize(
+        ("shape", "layer"),
+        [
+            ((9, 4), lambda: layers.Conv1D(6, 3, padding="causal", groups=2, activation="tanh")),
+            ((6, 5, 4), lambda: layers.Conv2D(6, 3, strides=2, padding="same", activation="tanh")),
+            ((6, 5, 4), lambda: layers.Conv2D(6, (2, 3), groups=2, use_bias=False)),
+            ((4, 4, 3, 2), lambda: layers.Conv3D(3, 2)),
+        ],
+        ids=["Conv1D", "Conv2D", "Conv2D in groups", "Conv3D"],
+    )
+    def test_lora(self, shape, layer, groups):
+        layer = layer()
+        model = classifier(shape, layer)
+        layer.enable_lora(2, lora_alpha=3)
+        check(perturbed(model), images(*shape), groups=groups)
 
     @few
     @given(convolutions(1), st.sampled_from([SINGLE, PAIRS]), st.booleans())
@@ -320,6 +342,7 @@ class Tokens(keras.losses.Loss):
 
 
 class TestEinsumDense:
+    @pytest.mark.parametrize("lora", [False, True], ids=["", "LoRA"])
     @pytest.mark.parametrize("groups", [SINGLE, PAIRS], ids=["s=1", "s=2"])
     @pytest.mark.parametrize(
         ("equation", "shape", "output", "bias"),
@@ -331,11 +354,17 @@ class TestEinsumDense:
             ("abc,bcd->abd", (3, 5), (3, 4), "bd"),
             ("abc,dcb->adb", (3, 5), (4, 3), "b"),
             ("...x,xy->...y", (3, 5), 4, None),
+            ("abcd,edc->abe", (3, 2, 4), (3, 5), "e"),
+            ("abc,cdb->abd", (3, 5), (3, 4), "bd"),
         ],
     )
-    def test_equations(self, equation, shape, output, bias, groups):
+    def test_equations(self, equation, shape, output, bias, groups, lora):
         layer = layers.EinsumDense(equation, output, bias_axes=bias, activation="tanh")
-        check(classifier(shape, layer), images(*shape), groups=groups)
+        model = classifier(shape, layer)
+        if lora:
+            layer.enable_lora(2, lora_alpha=3)
+            perturbed(model)
+        check(model, images(*shape), groups=groups)
 
     @pytest.mark.parametrize("groups", [SINGLE, PAIRS], ids=["s=1", "s=2"])
     def test_attention(self, groups):
@@ -343,6 +372,15 @@ class TestEinsumDense:
         attended = layers.MultiHeadAttention(2, 3)(inputs, inputs)
         model = keras.Model(inputs, layers.Dense(3)(layers.Flatten()(attended)))
         check(perturbed(model), images(5, 6), groups=groups)
+
+    def test_attention_with_lora(self):
+        inputs = keras.Input((5, 6))
+        attention = layers.MultiHeadAttention(2, 3)
+        model = keras.Model(inputs, layers.Dense(3)(layers.Flatten()(attention(inputs, inputs))))
+        for name in ("query", "key", "value", "output"):
+            getattr(attention, f"_{name}_dense").enable_lora(2)
+        assert len(model.trainable_variables) == 2 * 4 + 4 + 2
+        check(perturbed(model), images(5, 6), groups=PAIRS)
 
     def test_grouped_query_attention(self):
         inputs = keras.Input((5, 6))

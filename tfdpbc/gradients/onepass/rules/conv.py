@@ -1,4 +1,7 @@
-"""Convolutions of any rank, stride, padding, dilation and number of groups; transposed, depthwise and separable ones."""
+"""Convolutions of any rank, stride, padding, dilation and number of groups; transposed, depthwise and separable ones.
+
+LoRA adapters included, where Keras has them.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import tensorflow as tf
 
 from tfdpbc.gradients.onepass.recording import Call
 from tfdpbc.gradients.onepass.registry import LayerRule, register
+from tfdpbc.gradients.onepass.rules.lora import adapters
 from tfdpbc.gradients.onepass.rules.patches import channels_last, padded, patches
 from tfdpbc.gradients.onepass.terms import Outer, Term, size, total
 
@@ -17,12 +21,13 @@ from tfdpbc.gradients.onepass.terms import Outer, Term, size, total
 class ConvRule(LayerRule):
     """The kernel's gradient is the sum over output positions of (input patch) ⊗ d."""
 
-    def reasons(self, layer: Any) -> list[str]:
-        return ["has LoRA adapters"] if getattr(layer, "lora_enabled", False) else []
-
     def terms(self, layer: Any, call: Call) -> Iterable[tuple[Any, Term]]:
         x, d = (channels_last(t, layer.data_format) for t in (call.inputs, call.gradient))
-        yield layer.kernel, self.kernel_term(layer, call, x, d)
+        if lora := adapters(layer, call):
+            variables, values = lora
+            yield from zip(variables, adapter_terms(layer, call, x, d, *values), strict=True)
+        else:
+            yield layer.kernel, self.kernel_term(layer, call, x, d)
         if layer.use_bias:
             yield layer.bias, total(call.split(d), layer.bias.shape)
 
@@ -104,6 +109,24 @@ def grouped(layer: Any, call: Call, x: Any, d: Any, groups: int) -> Term:
         return tf.reshape(tf.transpose(g, [0, 2, 3, 1, 4]), [-1, *shape])
 
     return Outer(a, d, assemble)
+
+
+def adapter_terms(layer: Any, call: Call, x: Any, d: Any, left: Any, right: Any) -> tuple[Term, Term]:
+    """The gradients of A ``[*kernel_size, c, r]`` and B ``[r, filters]`` of an adapter c A B; left, right: c A, c B.
+
+    All groups of channels share A, each has columns of B of its own.
+    """
+    groups, count, c, rank = layer.groups, size(layer.kernel_size), left.shape[-2], left.shape[-1]
+    a = tf.reshape(_patches(layer, x, d), [call.k, -1, count, groups, c])
+    a = tf.reshape(tf.transpose(a, [0, 3, 1, 2, 4]), [call.k, groups, -1, count * c])
+    d = tf.transpose(tf.reshape(d, [call.k, -1, groups, d.shape[-1] // groups]), [0, 2, 1, 3])
+    hidden = tf.tensordot(a, tf.reshape(left, [-1, rank]), 1)
+    back = tf.einsum("kgtq,rgq->kgtr", d, tf.reshape(right, [rank, groups, -1]))
+    a, back = (tf.reshape(t, [call.k, -1, t.shape[-1]]) for t in (a, back))
+    return (
+        Outer(a, back, lambda g: tf.reshape(g, [-1, *left.shape])),
+        Outer(hidden, d, lambda g: tf.reshape(tf.transpose(g, [0, 2, 1, 3]), [-1, *right.shape])),
+    )
 
 
 def by_channel(layer: Any, kernel: Any, call: Call, x: Any, d: Any) -> Term:

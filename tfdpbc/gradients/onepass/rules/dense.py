@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdpbc.gradients.onepass.recording import Call
 from tfdpbc.gradients.onepass.registry import LayerRule, register
+from tfdpbc.gradients.onepass.rules.lora import adapters
 from tfdpbc.gradients.onepass.terms import Outer, Term, total
 
 
@@ -18,12 +19,11 @@ class DenseRule(LayerRule):
 
     def terms(self, layer: Any, call: Call) -> Iterable[tuple[Any, Term]]:
         a, d = call.positions(call.inputs), call.positions(call.gradient)
-        if getattr(layer, "lora_enabled", False):
+        if lora := adapters(layer, call):
             # K + c A B: with G the gradient of the whole kernel, A's is c G B^T and B's c A^T G.
-            left, right = (call.value_of(v) for v in (layer.lora_kernel_a, layer.lora_kernel_b))
-            c = layer.lora_alpha / layer.lora_rank
-            yield layer.lora_kernel_a, Outer(a, c * tf.linalg.matmul(d, right, transpose_b=True), matrix)
-            yield layer.lora_kernel_b, Outer(c * tf.tensordot(a, left, 1), d, matrix)
+            variables, (left, right) = lora
+            yield variables[0], Outer(a, tf.linalg.matmul(d, right, transpose_b=True), matrix)
+            yield variables[1], Outer(tf.tensordot(a, left, 1), d, matrix)
         else:
             yield layer.kernel, Outer(a, d, matrix)
         if layer.use_bias:

@@ -1,4 +1,7 @@
-"""EinsumDense, for any equation in which the kernel's axes meet the input's and the output's; attention is made of it."""
+"""EinsumDense, for any equation in which the kernel's axes meet the input's and the output's; attention is made of it.
+
+LoRA adapters included.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import tensorflow as tf
 
 from tfdpbc.gradients.onepass.recording import Call
 from tfdpbc.gradients.onepass.registry import LayerRule, register
+from tfdpbc.gradients.onepass.rules.lora import adapters
 from tfdpbc.gradients.onepass.terms import Outer, Term, size, total
 
 
@@ -68,12 +72,15 @@ class Equation:
 class EinsumDenseRule(LayerRule):
     def reasons(self, layer: Any) -> list[str]:
         problem = Equation.parse(layer.equation, layer.input_spec.ndim).problem()
-        found = [f"has the equation {layer.equation!r}, which {problem}"] if problem else []
-        return found + (["has LoRA adapters"] if getattr(layer, "lora_enabled", False) else [])
+        return [f"has the equation {layer.equation!r}, which {problem}"] if problem else []
 
     def terms(self, layer: Any, call: Call) -> Iterable[tuple[Any, Term]]:
         equation = Equation.parse(layer.equation, call.inputs.shape.rank)
-        yield layer.kernel, kernel_term(equation, call, call.inputs, call.gradient, tuple(layer.kernel.shape))
+        if lora := adapters(layer, call):
+            variables, values = lora
+            yield from zip(variables, adapter_terms(equation, call, *values), strict=True)
+        else:
+            yield layer.kernel, kernel_term(equation, call, call.inputs, call.gradient, tuple(layer.kernel.shape))
         if layer.bias is not None:
             yield layer.bias, total(call.split(call.gradient), layer.bias.shape)
 
@@ -102,6 +109,42 @@ def kernel_term(equation: Equation, call: Call, a: Any, d: Any, shape: tuple[int
         return tf.transpose(tf.reshape(g, [-1, *(sizes[c] for c in found)]), back)
 
     return Outer(arranged(a, e.inputs, e.contracted), arranged(d, e.output, e.features), assemble)
+
+
+def adapter_terms(equation: Equation, call: Call, left: Any, right: Any) -> tuple[Term, Term]:
+    """The gradients of A ``[..., r]`` and B ``[r, last]`` of an adapter c A B; left and right are c A and c B.
+
+    The two in a row are two layers of which each has an equation, with an axis of size r between them.
+    """
+    e, x, d = equation, tf.cast(call.inputs, tf.float32), tf.cast(call.gradient, tf.float32)
+    last = e.kernel[-1]
+    rank = next(c for c in string.ascii_letters if c not in e.inputs + e.kernel + e.output)
+    first, second, shapes = e.kernel[:-1] + rank, rank + last, (tuple(left.shape), tuple(right.shape))
+    if last in e.features:  # z = (x A) B
+        between = e.output.replace(last, rank)
+        hidden = tf.einsum(f"{e.inputs},{first}->{between}", x, left)
+        back = tf.einsum(f"{e.output},{second}->{between}", d, right)
+        return (
+            kernel_term(Equation(e.inputs, first, between), call, x, back, shapes[0]),
+            kernel_term(Equation(between, second, e.output), call, hidden, d, shapes[1]),
+        )
+    if last in e.contracted:  # z = (x B) A
+        between = e.inputs.replace(last, rank)
+        hidden = tf.einsum(f"{e.inputs},{second}->{between}", x, right)
+        back = tf.einsum(f"{e.output},{first}->{between}", d, left)
+        return (
+            kernel_term(Equation(between, first, e.output), call, hidden, d, shapes[0]),
+            kernel_term(Equation(e.inputs, second, between), call, x, back, shapes[1]),
+        )
+    # A kernel of its own for each index of the last axis, which B weighs.
+    between = e.output + rank
+    back = tf.einsum(f"{e.output},{second}->{between}", d, right)
+    hidden = tf.einsum(f"{e.inputs},{first}->{between}", x, left)
+    weighed = tf.einsum(f"{between},{e.output}->{e.output[0]}{second}", hidden, d)
+    return (
+        kernel_term(Equation(e.inputs, first, between), call, x, back, shapes[0]),
+        total(call.split(weighed), shapes[1]),
+    )
 
 
 register(keras.layers.EinsumDense, EinsumDenseRule())

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tfdpbc.gradients.onepass.recording import Call
 from tfdpbc.gradients.onepass.registry import LayerRule, register
 from tfdpbc.gradients.onepass.rules.dense import matrix
+from tfdpbc.gradients.onepass.rules.lora import adapters
 from tfdpbc.gradients.onepass.terms import MEMORY_COST, Outer, Term, scaled, trusted
 
 
@@ -134,11 +135,11 @@ class EmbeddingRule(LayerRule):
 
     def reads(self, layer: Any, call: Call, indices: Any, d: Any) -> Iterable[tuple[Any, Term]]:
         """The gradients of reading rows: indices ``[k, T]``, d ``[k, T, q]``."""
-        if getattr(layer, "lora_enabled", False):
+        if lora := adapters(layer, call, "embeddings"):
             # E + c A B: A is read as E is, B sees the read rows of A.
-            left, right, c = _adapters(layer, call)
-            yield layer.lora_embeddings_a, Lookup(indices, c * tf.linalg.matmul(d, right, transpose_b=True), left.shape)
-            yield layer.lora_embeddings_b, Outer(c * tf.gather(left, indices), d, matrix)
+            variables, (left, right) = lora
+            yield variables[0], Lookup(indices, tf.linalg.matmul(d, right, transpose_b=True), left.shape)
+            yield variables[1], Outer(tf.gather(left, indices), d, matrix)
         else:
             yield layer.embeddings, Lookup(indices, d, (layer.input_dim, layer.output_dim))
 
@@ -166,18 +167,12 @@ class ReversibleEmbeddingRule(EmbeddingRule):
                 yield from self.reads(layer, call, tf.zeros([call.k, 0], tf.int32), x[:, :0])
         if not layer.tie_weights:
             yield layer.reverse_embeddings, Outer(x, d, matrix)
-        elif reverse and getattr(layer, "lora_enabled", False):
-            left, right, c = _adapters(layer, call)
-            yield layer.lora_embeddings_a, Projection(d, c * tf.linalg.matmul(x, right, transpose_b=True))
-            yield layer.lora_embeddings_b, Outer(c * tf.tensordot(d, left, 1), x, matrix)
+        elif reverse and (lora := adapters(layer, call, "embeddings")):
+            variables, (left, right) = lora
+            yield variables[0], Projection(d, tf.linalg.matmul(x, right, transpose_b=True))
+            yield variables[1], Outer(tf.tensordot(d, left, 1), x, matrix)
         elif reverse:
             yield layer.embeddings, Projection(d, x)
-
-
-def _adapters(layer: Any, call: Call) -> tuple[Any, Any, float]:
-    """A, B and c of the adapters c A B."""
-    left, right = (call.value_of(v) for v in (layer.lora_embeddings_a, layer.lora_embeddings_b))
-    return left, right, layer.lora_alpha / layer.lora_rank
 
 
 register(keras.layers.Embedding, EmbeddingRule())
