@@ -26,7 +26,9 @@ ONE_HOT = np.eye(4, dtype=np.float32)[LABELS]
         ("mean_absolute_error", ONE_HOT[:, :1], LOGITS[:, :1]),
         (keras.losses.sparse_categorical_crossentropy, LABELS, np.abs(LOGITS)),
     ],
-    ids=str,
+    ids=lambda value: (
+        "" if isinstance(value, np.ndarray) else getattr(value, "name", getattr(value, "__name__", value))
+    ),
 )
 def test_the_mean_over_rows_is_the_keras_loss(loss, y, outputs):
     got = PerExampleLoss(loss)(y, tf.constant(outputs))
