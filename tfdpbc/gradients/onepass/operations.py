@@ -6,6 +6,7 @@ if it leaves the first axis where it is and combines nothing along it.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -32,18 +33,62 @@ _ALONG_AXIS = rowwise.words(
 )
 
 
+# What a subclass of Sequential or Functional may define anew: none of it takes part in a forward pass.
+_OUTSIDE_THE_PASS = frozenset(
+    rowwise.words(
+        """
+    __annotations__ __dict__ __doc__ __firstlineno__ __init__ __init_subclass__ __module__ __new__ __qualname__ __repr__
+    __setattr__ __static_attributes__ __str__ __weakref__ _api_export_path _api_export_symbol_id build_from_config compile
+    compile_from_config compute_loss compute_metrics count_params evaluate export fit from_config get_build_config
+    get_compile_config get_config get_layer load_own_variables load_weights make_predict_function make_test_function
+    make_train_function predict predict_on_batch predict_step reset_metrics save save_own_variables save_weights summary
+    test_on_batch test_step to_json train_on_batch train_step
+"""
+    )
+)
+
+
 def _kind(thing: Any) -> str:
     """The class name of something of Keras's own, else an empty string."""
-    return type(thing).__name__ if type(thing).__module__.split(".")[0] == "keras" else ""
+    return type(thing).__name__ if _is_keras(type(thing)) else ""
+
+
+def _is_keras(kind: type) -> bool:
+    return kind.__module__.split(".")[0] == "keras"
+
+
+def _graph_class(layer: Any) -> type | None:
+    """The class Sequential or Functional that a model is of, or that its class extends."""
+    known = [c for c in type(layer).__mro__ if _is_keras(c) and c.__name__ in ("Sequential", "Functional")]
+    return known[0] if known and isinstance(layer, keras.Model) else None
+
+
+def overridden(layer: Any) -> list[str]:
+    """What the class of a model with a graph redefines, so that its forward pass may be another than its graph."""
+    base = _graph_class(layer)
+    if base is None or type(layer) is base:
+        return []
+    names = {name for c in type(layer).__mro__ if not _is_keras(c) and c is not object for name in vars(c)}
+    names = {name for name in names - _OUTSIDE_THE_PASS if hasattr(base, name) or name == "__getattr__"}
+    missing = object()
+    return sorted(
+        name
+        for name in names
+        if inspect.getattr_static(type(layer), name) is not inspect.getattr_static(base, name, missing)
+    )
 
 
 def is_graph(layer: Any) -> bool:
-    """Whether a model is exactly Keras's Sequential or Functional, whose call is the graph of its layers."""
-    return _kind(layer) in ("Sequential", "Functional") and isinstance(layer, keras.Model)
+    """Whether the call of a model is the graph of its layers.
+
+    So it is for Keras's Sequential and Functional, and for subclasses built by ``super().__init__(inputs, outputs)`` that
+    keep all of the forward pass.
+    """
+    return _graph_class(layer) is not None and not overridden(layer)
 
 
 def reasons(model: Any) -> list[str]:
-    """The operations of a Functional or Sequential model that may mix rows, and inputs that are no batch of any size."""
+    """The operations of a model with a graph that may mix rows, and inputs that are no batch of any size."""
     found = []
     for t in model.inputs:
         if len(t.shape) == 0 or t.shape[0] is not None:

@@ -49,8 +49,9 @@ def _stray_uses(model: keras.Model) -> list[str]:
     inputs = getattr(model, "input", None)
     if inputs is None or any(None in t.shape[1:] for t in tf.nest.flatten(inputs)):
         return []  # sizes are not known before there is data; the engine looks again at each pass it traces
-    variables = list(model.trainable_variables)
-    with tf.Graph().as_default():
+    variables, found = list(model.trainable_variables), []
+
+    def trace() -> None:
         x = tf.nest.map_structure(lambda t: tf.zeros([2, *t.shape[1:]], t.dtype), inputs)
         weights = [tf.zeros(v.shape, v.dtype) for v in variables]
         others = [tf.zeros(v.shape, v.dtype) for v in model.non_trainable_variables]
@@ -60,7 +61,11 @@ def _stray_uses(model: keras.Model) -> list[str]:
             with recording(Recorder(recorded_layers(model), tape, by_id, 2, 1)):
                 outputs, _ = model.stateless_call(weights, others, x, training=True)
             objective = tf.add_n([tf.reduce_sum(tf.cast(t, tf.float32)) for t in tf.nest.flatten(outputs)])
-        return stray(variables, tape.gradient(objective, weights))
+        found.extend(stray(variables, tape.gradient(objective, weights)))
+
+    # A function's graph, not a plain one: a model's graph may hold constants, which only the former can take in.
+    tf.function(trace, autograph=False).get_concrete_function()
+    return found
 
 
 def recorded_layers(model: keras.Model) -> list[tuple[Any, registry.LayerRule]]:
@@ -88,7 +93,7 @@ def _walk(model: keras.Model, trainable: set[int]) -> Iterator[tuple[Any, bool]]
 def _reasons(layer: Any, recorded: bool) -> list[str]:
     name = f"layer {layer.name!r} ({type(layer).__name__})"
     rule = registry.rule_of(layer)
-    if operations.is_graph(layer):
+    if operations.is_graph(layer) and not rowwise.is_rowwise_layer(layer):
         found = [f"in model {layer.name!r}, {reason}" for reason in operations.reasons(layer)]
     elif rule is not None:
         found = [f"{name} {reason}" for reason in rule.reasons(layer)] if recorded else []
@@ -96,6 +101,8 @@ def _reasons(layer: Any, recorded: bool) -> list[str]:
         found = []  # normalises with its moving statistics
     elif any(v.trainable for v in layer._trainable_variables):
         found = [f"{name} has trainable weights and no rule"]
+    elif operations.overridden(layer) and not rowwise.is_rowwise_layer(layer):
+        found = [f"{name} overrides {', '.join(operations.overridden(layer))} of a functional model"]
     elif not rowwise.is_rowwise_layer(layer):
         found = [f"{name} is not known to treat rows on their own"]
     else:
