@@ -182,3 +182,56 @@ def test_training_methods_and_new_names_of_a_subclass_do_not_matter():
             return "a net"
 
     assert unsupported(Trained(), BatchGradient()) == []
+
+
+def application(name, frozen=True, **options):
+    """An architecture of keras.applications at its smallest, its batch normalisations frozen."""
+    keras.utils.set_random_seed(5)
+    model = getattr(keras.applications, name)(
+        **{"weights": None, "include_top": False, "input_shape": (32, 32, 3), "pooling": "avg", **options}
+    )
+    for layer in model._flatten_layers():
+        if frozen and isinstance(layer, layers.BatchNormalization):
+            layer.trainable = False
+    return model
+
+
+def convnext(**options):
+    from keras.src.applications.convnext import ConvNeXt
+
+    keras.utils.set_random_seed(5)
+    shapes = {"depths": (1, 1, 1, 1), "projection_dims": (8, 8, 12, 12), "input_shape": (32, 32, 3)}
+    return ConvNeXt(**shapes, weights=None, include_top=False, pooling="avg", name="convnext", **options)
+
+
+def test_an_application_with_frozen_batch_normalisation():
+    """The first three blocks of MobileNetV2; the others are of the same kinds."""
+    whole = application("MobileNetV2", alpha=0.1)
+    pooled = layers.GlobalAveragePooling2D()(whole.get_layer("block_2_add").output)
+    model = perturbed(keras.Model(whole.input, layers.Dense(3)(pooled)))
+    assert any(isinstance(layer, layers.BatchNormalization) for layer in model.layers)
+    check(model, 50 * vectors(32, 32, 3, n=2))
+
+
+SUPPORTED = {
+    "VGG16": lambda: application("VGG16"),
+    "MobileNetV3Small": lambda: application("MobileNetV3Small", alpha=0.1),
+    "ConvNeXt": convnext,
+}
+
+
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_applications_are_supported(name):
+    assert unsupported(SUPPORTED[name](), BatchGradient()) == []
+
+
+def test_batch_normalisation_in_training_is_refused_by_name():
+    reasons = unsupported(application("MobileNetV2", frozen=False, alpha=0.1), BatchGradient())
+    assert len(reasons) > 10
+    assert all("(BatchNormalization)" in reason for reason in reasons)
+    assert "'bn_Conv1'" in " ".join(reasons)
+
+
+def test_stochastic_depth_is_refused_by_name():
+    reasons = unsupported(convnext(drop_path_rate=0.3), BatchGradient())
+    assert reasons and all("(StochasticDepth)" in reason for reason in reasons)

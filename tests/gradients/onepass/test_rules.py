@@ -395,6 +395,12 @@ class TestPReLU:
         check(classifier((3, 4, 2), layers.PReLU(shared_axes=shared)), images(3, 4, 2), groups=PAIRS)
 
 
+def test_layer_scale():
+    from keras.src.applications.convnext import LayerScale
+
+    check(classifier((3, 4, 2), LayerScale(0.5, 2)), images(3, 4, 2), groups=PAIRS)
+
+
 class TestSharedAndFrozen:
     def test_shared_layers_sum_their_uses(self):
         """pitfall 15: cross terms included, whatever form each use's gradients take."""

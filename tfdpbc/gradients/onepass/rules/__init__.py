@@ -1,5 +1,25 @@
 """The built-in layer rules, one file per kind of layer; importing this package registers them."""
 
-from tfdpbc.gradients.onepass.rules import conv, conv2d, dense, einsum, embedding, normalization, prelu, recurrent
+from tfdpbc.gradients.onepass.rules import (
+    applications,
+    conv,
+    conv2d,
+    dense,
+    einsum,
+    embedding,
+    normalization,
+    prelu,
+    recurrent,
+)
 
-__all__ = ["conv", "conv2d", "dense", "einsum", "embedding", "normalization", "prelu", "recurrent"]
+__all__ = [
+    "applications",
+    "conv",
+    "conv2d",
+    "dense",
+    "einsum",
+    "embedding",
+    "normalization",
+    "prelu",
+    "recurrent",
+]
