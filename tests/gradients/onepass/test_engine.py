@@ -15,6 +15,8 @@ from tests.gradients.onepass.agreement import check, onepass
 from tfdpbc import models
 from tfdpbc.algorithms import BatchGradient
 from tfdpbc.errors import IncompatibleModel
+from tfdpbc.gradients.function import Examples, ModelFunction
+from tfdpbc.gradients.losses import PerExampleLoss
 from tfdpbc.gradients.onepass import OnePassEngine, register, rowwise, total, unsupported
 
 
@@ -174,8 +176,8 @@ class OwnNormalization(keras.layers.BatchNormalization):
     pass
 
 
-def functional(operation):
-    inputs = keras.Input((6,))
+def functional(operation, **options):
+    inputs = keras.Input((6,), name="x", **options)
     return keras.Model(inputs, keras.layers.Dense(3)(operation(inputs)))
 
 
@@ -195,6 +197,16 @@ REFUSED = {
         lambda: keras.Sequential([keras.Input((6,), batch_size=2), keras.layers.Dense(3)]),
         "fixed batch size",
     ),
+    "a sparse input": (lambda: functional(lambda x: x, sparse=True), "input 'x' is sparse"),
+    "sparse tokens": (
+        lambda: functional(keras.layers.Embedding(5, 2), sparse=True, dtype="int32"),
+        "input 'x' is sparse",
+    ),
+    "a ragged input": (lambda: functional(lambda x: x, ragged=True), "input 'x' is ragged"),
+    "a sparse tensor inside": (
+        lambda: functional(keras.layers.CategoryEncoding(5, "one_hot", sparse=True)),
+        "'category_encoding.*' gives a tensor that is not dense",
+    ),
     "dropout inside a recurrent layer": (lambda: model_of(keras.layers.LSTM(3, dropout=0.1), shape=(4, 6)), "dropout"),
     "a cell of one's own": (
         lambda: model_of(keras.layers.RNN(keras.layers.GRUCell(3)), shape=(4, 6)),
@@ -209,6 +221,18 @@ def test_what_may_mix_rows_or_has_no_rule_is_refused_by_name(case):
     make, words = REFUSED[case]
     reasons = unsupported(make(), BatchGradient())
     assert any(re.search(words, reason) for reason in reasons), reasons
+
+
+def test_a_sparse_tensor_for_a_dense_input_is_an_error():
+    """It has no number for each row's place in the batch; nothing is computed from it."""
+    model = oracles.dense_net()
+    engine = TestOnePass().engine(
+        ModelFunction(model, PerExampleLoss(oracles.LOSS)), BatchGradient(), 1.0, [0] * 4, 1, 2
+    )
+    x = tf.sparse.from_dense(oracles.blobs(2)[0][:, None])
+    seeds = tf.zeros([2, 0, 2], tf.int64)
+    with pytest.raises((TypeError, ValueError), match="SparseTensor"):
+        engine.contributions(Examples(x, tf.zeros([2, 1], tf.int64), None, tf.ones([2, 1], tf.bool), seeds))
 
 
 def test_other_algorithms_are_refused():

@@ -1,5 +1,7 @@
 """Each layer rule against a loop over examples, one contribution at a time."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -9,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests import oracles
 from tests.gradients.onepass.agreement import check, classifier, gather, onepass, perturbed
-from tfdpbc.gradients.onepass import rules
+from tfdpbc.algorithms import BatchGradient
+from tfdpbc.gradients.onepass import rules, unsupported
 
 layers = keras.layers
 SINGLE, PAIRS = [[0], [1], [2], [3]], [[0, 1], [2, 3]]
@@ -387,6 +390,61 @@ class TestEinsumDense:
         kind = getattr(layers, "GroupQueryAttention", None) or layers.GroupedQueryAttention
         model = keras.Model(inputs, layers.Dense(3)(layers.Flatten()(kind(3, 4, 2)(inputs, inputs))))
         check(perturbed(model), images(5, 6))
+
+
+class TestTimeDistributed:
+    @pytest.mark.parametrize("groups", [SINGLE, PAIRS], ids=["s=1", "s=2"])
+    @pytest.mark.parametrize(
+        ("shape", "layer"),
+        [
+            ((4, 5), lambda: layers.Dense(3, "tanh")),
+            ((3, 6, 5, 2), lambda: layers.Conv2D(4, 3, activation="tanh")),
+            ((3, 4, 4), lambda: layers.LayerNormalization()),
+            ((3, 4, 4), lambda: layers.GroupNormalization(2)),
+            ((3, 2, 4), lambda: layers.EinsumDense("abc,cd->abd", (2, 3), bias_axes="d")),
+            ((3, 5, 4, 2), lambda: layers.SeparableConv2D(3, 2)),
+        ],
+        ids=["Dense", "Conv2D", "LayerNormalization", "GroupNormalization", "EinsumDense", "SeparableConv2D"],
+    )
+    def test_layers(self, shape, layer, groups):
+        check(classifier(shape, layers.TimeDistributed(layer())), images(*shape), groups=groups)
+
+    def test_a_net_over_the_frames_of_a_video(self):
+        each = layers.TimeDistributed
+        frozen = layers.Dense(4, trainable=False)
+        model = classifier(
+            (3, 6, 6, 2),
+            each(layers.Conv2D(3, 3, activation="tanh")),
+            each(layers.MaxPooling2D()),
+            each(layers.Flatten()),
+            each(frozen),
+            layers.LSTM(4),
+        )
+        check(model, images(3, 6, 6, 2), groups=PAIRS)
+
+    def test_masked_steps_and_other_uses_of_the_layer(self):
+        dense, inputs = layers.Dense(5, "tanh"), keras.Input((4, 5))
+        hidden = layers.TimeDistributed(dense)(layers.Masking()(inputs))
+        hidden = layers.GlobalAveragePooling1D()(dense(hidden))
+        x = images(4, 5)
+        x[0, 2:], x[1, 1] = 0, 0
+        check(perturbed(keras.Model(inputs, layers.Dense(3)(hidden))), x, groups=PAIRS)
+
+    @pytest.mark.parametrize(
+        ("layer", "words"),
+        [
+            (lambda: layers.LSTM(3), "TimeDistributed.*wraps LSTM"),
+            (lambda: keras.Sequential([layers.Dense(3)]), "TimeDistributed.*wraps Sequential"),
+            (lambda: layers.Dense(3, kernel_regularizer="l2"), "Dense.*regularizer"),
+            (lambda: layers.Dense(3, lambda x: x), "Dense.*activation"),
+            (lambda: layers.BatchNormalization(), "TimeDistributed.*wraps BatchNormalization"),
+            (lambda: layers.Softmax(axis=0), "Softmax"),
+        ],
+        ids=["LSTM", "a model", "a regularizer", "an activation", "batch normalisation", "rows"],
+    )
+    def test_refused_by_name(self, layer, words):
+        model = classifier((3, 4, 5), layers.TimeDistributed(layer()))
+        assert any(re.search(words, reason) for reason in unsupported(model, BatchGradient()))
 
 
 class TestPReLU:

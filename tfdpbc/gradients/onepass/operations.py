@@ -88,17 +88,23 @@ def is_graph(layer: Any) -> bool:
 
 
 def reasons(model: Any) -> list[str]:
-    """The operations of a model with a graph that may mix rows, and inputs that are no batch of any size."""
+    """The operations of a model with a graph that may mix rows, and inputs that are no dense batch of any size."""
     found = []
     for t in model.inputs:
         if len(t.shape) == 0 or t.shape[0] is not None:
             found.append(f"input {t.name!r} has the fixed batch size {t.shape[0] if t.shape else None}")
+        kind = "sparse" if getattr(t, "sparse", False) else "ragged" if getattr(t, "ragged", False) else None
+        if kind is not None:
+            found.append(f"input {t.name!r} is {kind}")
     functional = getattr(model, "_functional", None) or model  # what a Sequential model is made of
     by_depth = getattr(functional, "_nodes_by_depth", {})
     for node in (node for nodes in by_depth.values() for node in nodes):
         if node.is_input:
             continue
         operation = node.operation
+        if any(getattr(t, "sparse", False) or getattr(t, "ragged", False) for t in node.output_tensors):
+            found.append(f"{operation.name!r} gives a tensor that is not dense")
+            continue
         if any(len(t.shape) < 2 for t in node.output_tensors):
             # Its last axis is the rows: what works along the last axis (softmax, unit normalisation) would mix them.
             found.append(f"{operation.name!r} gives a tensor of rank 1, whose last axis is the rows")

@@ -10,6 +10,7 @@ from tfdpbc.gradients.onepass.rules import (
     normalization,
     prelu,
     recurrent,
+    time_distributed,
 )
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "normalization",
     "prelu",
     "recurrent",
+    "time_distributed",
 ]
