@@ -205,7 +205,7 @@ REFUSED = {
     "a ragged input": (lambda: functional(lambda x: x, ragged=True), "input 'x' is ragged"),
     "a sparse tensor inside": (
         lambda: functional(keras.layers.CategoryEncoding(5, "one_hot", sparse=True)),
-        "'category_encoding.*' gives a tensor that is not dense",
+        "CategoryEncoding.* is not known",
     ),
     "dropout inside a recurrent layer": (lambda: model_of(keras.layers.LSTM(3, dropout=0.1), shape=(4, 6)), "dropout"),
     "a cell of one's own": (

@@ -22,6 +22,7 @@ ARGUMENTS = {
     "AveragePooling3D": (2,),
     "GroupedQueryAttention": (3, 4, 2),
     "CenterCrop": (2, 2),
+    "CustomScaleLayer": (0.5,),
     "Cropping1D": (1,),
     "Dropout": (0.5,),
     "AlphaDropout": (0.5,),
@@ -42,7 +43,7 @@ ARGUMENTS = {
     "AdaptiveAveragePooling2D": (2,),
     "AdaptiveMaxPooling2D": (2,),
 }
-MERGES = {"Add", "Average", "Concatenate", "Dot", "Maximum", "Minimum", "Multiply", "Subtract"}
+MERGES = {"Add", "Average", "Concatenate", "CustomScaleLayer", "Dot", "Maximum", "Minimum", "Multiply", "Subtract"}
 ATTENTIONS = {"MultiHeadAttention", "GroupQueryAttention", "GroupedQueryAttention"}
 KINDS = [kind for kind in _LAYERS if kind.__module__.startswith("keras.") and kind.__name__ not in ("InputLayer",)]
 

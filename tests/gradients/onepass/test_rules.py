@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from tests import oracles
 from tests.gradients.onepass.agreement import check, classifier, gather, onepass, perturbed
 from tfdpbc.algorithms import BatchGradient
-from tfdpbc.gradients.onepass import rules, unsupported
+from tfdpbc.gradients.onepass import native, rules, unsupported
+from tfdpbc.gradients.onepass.registry import registered
+from tfdpbc.gradients.onepass.rules import applications
 
 layers = keras.layers
 SINGLE, PAIRS = [[0], [1], [2], [3]], [[0, 1], [2, 3]]
@@ -95,7 +97,8 @@ class TestConv:
         model = classifier(
             (size, size, channels), layers.Conv2D(filters, kernel, stride, padding=padding, activation="tanh")
         )
-        check(model, images(size, size, channels))
+        with native.off():
+            check(model, images(size, size, channels))
         assert used  # else this tests nothing new
 
     @pytest.mark.parametrize("groups", [SINGLE, PAIRS], ids=["s=1", "s=2"])
@@ -524,20 +527,69 @@ class TestSharedAndFrozen:
         np.testing.assert_allclose(oracles.flat(total), sum(each), atol=1e-5 * np.linalg.norm(sum(each)))
 
 
-def test_every_rule_works_in_float16_with_norms_in_float32():
-    """pitfall 7: float16 gradients do not overflow the norm."""
-    keras.utils.set_random_seed(1)
-    policy = "mixed_float16"
-    model = keras.Sequential(
-        [
-            keras.Input((6, 6, 4)),
-            layers.Conv2D(4, 3, dtype=policy, activation="tanh"),
-            layers.GroupNormalization(2, dtype=policy),
-            layers.Dense(4, dtype=policy),
-            layers.LayerNormalization(dtype=policy),
-            layers.Flatten(),
-            layers.Dense(3, dtype="float32"),
-        ]
-    )
-    # float16 keeps 11 bits; the loop rounds in other places.
-    check(model, images(6, 6, 4), tolerance=2e-2)
+# (shape of a row, layer with a given policy) for each layer that has a rule.
+IN_EVERY_PRECISION = {
+    "Conv1D": ((6, 3), lambda **o: layers.Conv1D(4, 3, activation="tanh", **o)),
+    "Conv1DTranspose": ((4, 3), lambda **o: layers.Conv1DTranspose(3, 2, **o)),
+    "Conv2D": ((6, 6, 4), lambda **o: layers.Conv2D(4, 3, activation="tanh", **o)),
+    "Conv2DTranspose": ((3, 3, 2), lambda **o: layers.Conv2DTranspose(3, 2, **o)),
+    "Conv3D": ((3, 3, 3, 2), lambda **o: layers.Conv3D(3, 2, **o)),
+    "Conv3DTranspose": ((2, 2, 2, 2), lambda **o: layers.Conv3DTranspose(3, 2, **o)),
+    "Dense": ((3, 5), lambda **o: layers.Dense(4, "tanh", **o)),
+    "DepthwiseConv1D": ((6, 3), lambda **o: layers.DepthwiseConv1D(3, **o)),
+    "DepthwiseConv2D": ((5, 5, 3), lambda **o: layers.DepthwiseConv2D(3, **o)),
+    "EinsumDense": ((3, 5), lambda **o: layers.EinsumDense("abc,cd->abd", (3, 4), bias_axes="d", **o)),
+    "Embedding": ((6,), lambda **o: layers.Embedding(9, 4, **o)),
+    "GRU": ((4, 3), lambda **o: layers.GRU(4, **o)),
+    "GroupNormalization": ((4, 3, 6), lambda **o: layers.GroupNormalization(3, **o)),
+    "LSTM": ((4, 3), lambda **o: layers.LSTM(4, **o)),
+    "LayerNormalization": ((5, 6), lambda **o: layers.LayerNormalization(**o)),
+    "LayerScale": ((5, 6), lambda **o: applications.LayerScale(0.5, 6, **o)),
+    "PReLU": ((3, 4), lambda **o: layers.PReLU(**o)),
+    "RMSNormalization": ((5, 6), lambda **o: layers.RMSNormalization(**o)),
+    "ReversibleEmbedding": ((6,), lambda **o: layers.ReversibleEmbedding(9, 4, **o)),
+    "SeparableConv1D": ((6, 3), lambda **o: layers.SeparableConv1D(4, 3, **o)),
+    "SeparableConv2D": ((5, 5, 3), lambda **o: layers.SeparableConv2D(4, 3, **o)),
+    "SimpleRNN": ((4, 3), lambda **o: layers.SimpleRNN(4, **o)),
+    "TimeDistributed": ((3, 4), lambda **o: layers.TimeDistributed(layers.Dense(3, **o), **o)),
+}
+# The loop rounds in other places: in float16 to 11 bits, in bfloat16 to 8.
+ROUNDING = {"mixed_float16": 1e-2, "mixed_bfloat16": 8e-2}
+
+
+def in_precision(name, policy):
+    """(model, its inputs) of one layer in a precision."""
+    shape, layer = IN_EVERY_PRECISION[name]
+    if "Embedding" not in name:
+        return classifier(shape, layer(dtype=policy)), images(*shape)
+    inputs = keras.Input(shape, dtype="int32")
+    table = layer(dtype=policy)
+    hidden = table(inputs)
+    hidden = table(hidden, reverse=True) if name == "ReversibleEmbedding" else hidden
+    x = np.random.default_rng(2).integers(0, 9, (4, *shape)).astype(np.int32)
+    keras.utils.set_random_seed(5)
+    return perturbed(keras.Model(inputs, layers.Dense(3)(layers.Flatten()(hidden)))), x
+
+
+@pytest.mark.parametrize("policy", ROUNDING)
+@pytest.mark.parametrize("name", IN_EVERY_PRECISION)
+def test_every_rule_works_in_mixed_precision_with_norms_in_float32(name, policy):
+    """pitfall 7: float16 gradients do not overflow the norm, although the squares of numbers above 256 would."""
+    model, x = in_precision(name, policy)
+    check(model, x, groups=PAIRS, tolerance=ROUNDING[policy])
+    norms, total, _ = onepass(model, x, np.arange(4) % 3, SINGLE, [1] * 4)
+    assert norms.dtype == np.float32
+    assert all(t.dtype == np.float32 for t in total)
+    large, _, _ = onepass(model, x, np.arange(4) % 3, SINGLE, [1] * 4, loss=Magnified())
+    assert large[:, :-2].max() > 256  # of the layer itself
+    np.testing.assert_allclose(large, 2048 * norms, rtol=1e-3, atol=1e-2)
+
+
+class Magnified(keras.losses.Loss):
+    def call(self, y, outputs):
+        return 2048 * oracles.LOSS.call(y, outputs)
+
+
+def test_every_rule_is_among_those_tested_in_every_precision():
+    kinds = {kind.__name__ for kind in registered() if kind.__module__.startswith("keras.")}
+    assert kinds == set(IN_EVERY_PRECISION)

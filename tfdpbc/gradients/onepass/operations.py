@@ -93,6 +93,7 @@ def reasons(model: Any) -> list[str]:
     for t in model.inputs:
         if len(t.shape) == 0 or t.shape[0] is not None:
             found.append(f"input {t.name!r} has the fixed batch size {t.shape[0] if t.shape else None}")
+        # Not looked for inside: Keras calls a product with a constant sparse, and no layer known to be rowwise gives one.
         kind = "sparse" if getattr(t, "sparse", False) else "ragged" if getattr(t, "ragged", False) else None
         if kind is not None:
             found.append(f"input {t.name!r} is {kind}")
@@ -102,9 +103,6 @@ def reasons(model: Any) -> list[str]:
         if node.is_input:
             continue
         operation = node.operation
-        if any(getattr(t, "sparse", False) or getattr(t, "ragged", False) for t in node.output_tensors):
-            found.append(f"{operation.name!r} gives a tensor that is not dense")
-            continue
         if any(len(t.shape) < 2 for t in node.output_tensors):
             # Its last axis is the rows: what works along the last axis (softmax, unit normalisation) would mix them.
             found.append(f"{operation.name!r} gives a tensor of rank 1, whose last axis is the rows")
