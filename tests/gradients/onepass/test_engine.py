@@ -261,6 +261,13 @@ def test_a_weight_used_outside_its_layer_is_refused():
         onepass(model, x, y, [[0], [1]], [1, 1])
 
 
+def test_a_weight_used_outside_its_layer_of_a_sequential_model_is_refused():
+    rowwise(Tied)
+    dense = keras.layers.Dense(4)
+    (reason,) = unsupported(model_of(dense, Tied(dense)), BatchGradient())
+    assert re.search("kernel.*also used outside", reason)
+
+
 def test_a_weight_used_outside_its_layer_in_some_passes_only_is_refused_there():
     """What the check of the model cannot see is seen in the pass itself."""
 

@@ -53,7 +53,8 @@ class _Blind:
 
 def _stray_uses(model: keras.Model) -> list[str]:
     """Traces the model once, on two rows of unknown values, for weights that are used outside their layers."""
-    inputs = getattr(model, "input", None)
+    # A Sequential model that was never called knows no input, but what it is made of does.
+    inputs = getattr(getattr(model, "_functional", None) or model, "input", None)
     if inputs is None or any(None in t.shape[1:] for t in tf.nest.flatten(inputs)):
         return []  # sizes are not known before there is data; the engine looks again at each pass it traces
     variables, found = list(model.trainable_variables), []
