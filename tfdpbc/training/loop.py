@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpbc.errors import TfdpbcError
+from tfdpbc.gradients.onepass import native
 from tfdpbc.random import Streams
 from tfdpbc.training.feed import Feed, ahead
 from tfdpbc.training.round import Release, Round
@@ -69,7 +70,7 @@ class Rounds:
         self.strategy, self.replicas = strategy, 1 if strategy is None else strategy.num_replicas_in_sync
         self.rounds_per_call = rounds_per_call
         release = round_function.release
-        self._release = tf.function(release, jit_compile=True) if jit_compile else release
+        self._release = tf.function(_without_native(release), jit_compile=True) if jit_compile else release
         self._compiled: dict[Any, Any] = {}
         self.mean_loss = keras.metrics.Mean("loss")
         self.traces = 0
@@ -166,6 +167,14 @@ class Rounds:
         self.mean_loss.update_state(release.losses, sample_weight=tf.cast(mask, tf.float32))
         padded = self.round.plan.sampling.masked or self.replicas > 1
         self.observe(y, outputs, sample_weight, tf.reshape(mask, [-1]) if padded else None)
+
+
+def _without_native(release: Callable[..., Release]) -> Callable[..., Release]:
+    def run(*args: Any) -> Release:
+        with native.off():
+            return release(*args)
+
+    return run
 
 
 def _own(error: BaseException | None) -> TfdpbcError | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -10,7 +12,7 @@ from tests import oracles
 from tfdpbc.algorithms import BatchGradient
 from tfdpbc.gradients.function import Examples, ModelFunction
 from tfdpbc.gradients.losses import PerExampleLoss
-from tfdpbc.gradients.onepass import OnePassEngine
+from tfdpbc.gradients.onepass import OnePassEngine, native
 
 TOLERANCE = 1e-5
 """Relative to the norm of the whole gradient: a bias before a normalisation has gradient zero, and rounding noise."""
@@ -59,8 +61,21 @@ def check(model, x, y=None, groups=None, loss=oracles.LOSS, tolerance=TOLERANCE)
     y = np.arange(count) % 3 if y is None else y
     groups = [[i] for i in range(count)] if groups is None else groups
     weights = np.linspace(0.3, 1.5, len(groups))
-    norms, total, evaluation = onepass(model, x, y, groups, weights, loss)
     each = [oracles.example_gradient(model, gather(x, np.array(g)), gather(y, np.array(g)), loss) for g in groups]
+    for way in ways(model):
+        with way():
+            compare(model, onepass(model, x, y, groups, weights, loss), each, weights, tolerance)
+
+
+def ways(model):
+    """With and without the operation in C++, where it was built and there is a layer that may take it."""
+    convolutions = any(isinstance(layer, keras.layers.Conv2D) for layer in model._flatten_layers())
+    return [native.off, contextlib.nullcontext] if convolutions and native.operation() else [contextlib.nullcontext]
+
+
+def compare(model, found, each, weights, tolerance=TOLERANCE):
+    """Fails unless norms and sums that were `found` are those of `each` contribution's gradient."""
+    norms, total, evaluation = found
     for h, gradient in enumerate(each):
         scale = np.linalg.norm(oracles.flat(gradient))
         want = [np.linalg.norm(np.float64(g)) for g in gradient]
@@ -70,4 +85,4 @@ def check(model, x, y=None, groups=None, loss=oracles.LOSS, tolerance=TOLERANCE)
         scale = sum(w * np.linalg.norm(oracles.flat(g)) for w, g in zip(weights, each, strict=True))
         assert total[j].shape == variable.shape
         np.testing.assert_allclose(total[j], want, rtol=0, atol=tolerance * scale, err_msg=variable.path)
-    assert evaluation.losses.shape == np.shape(groups)
+    assert evaluation.losses.shape[0] == len(each)

@@ -1,9 +1,10 @@
 """Conv2D, the layer where individual clipping spends its time.
 
-Two ways, chosen by cost; neither builds the patches of a convolution (im2col) where it can be avoided:
+Three ways, chosen by cost; none of them builds the patches of a convolution (im2col) where it can be avoided:
 
 - *gradient*: the gradient of each contribution, a matrix product for each row of the kernel. Their weighted sum is the
   weight gradient, so nothing is computed twice.
+- *native*: the same by the operation in C++ (`native`), where it was built, for the CPU.
 - *Gram*: the squared norm from the pixels' Gram matrices; patches overlap, so the patches' Gram matrix is a sum of
   shifted pixel Gram matrices. The weighted sum is then TensorFlow's own filter gradient.
 
@@ -13,20 +14,34 @@ grouped and unequally strided convolutions go through `conv.grouped`.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tfdpbc.gradients.onepass import native
 from tfdpbc.gradients.onepass.recording import Call
 from tfdpbc.gradients.onepass.registry import register
 from tfdpbc.gradients.onepass.rules.conv import ConvRule, grouped
 from tfdpbc.gradients.onepass.rules.patches import padded
-from tfdpbc.gradients.onepass.terms import Materialized, Term, scaled, squared_norms, trusted
+from tfdpbc.gradients.onepass.terms import Materialized, Term, rows, scaled, size, squared_norms, trusted
+
+NATIVE_SHARE = 0.35
+"""The C++ operation runs at about three times the speed of batched matrix products on a CPU: Gram matrices must take less
+than this share of its operations to be faster."""
+KEPT_FROM = 96
+"""With fewer positions than this in a contribution, computing the sum anew is cheaper than writing and reading gradients."""
 
 
 class Conv2DRule(ConvRule):
     def kernel_term(self, layer: Any, call: Call, x: Any, d: Any) -> Term:
+        operation = native.operation()
+        if operation is not None and layer.groups == 1 and set(layer.dilation_rate) == {1}:
+            geometry = Geometry(layer, x, d)
+            gram = call.s == 1 and len(set(layer.strides)) == 1 and geometry.gram_operations()
+            if not gram or gram > NATIVE_SHARE * geometry.operations():
+                return Native(operation, layer, call, x, d)
         plain = layer.groups == 1 and set(layer.dilation_rate) == {1} and len(set(layer.strides)) == 1
         if not plain:
             return grouped(layer, call, x, d, layer.groups)
@@ -51,17 +66,23 @@ class Geometry:
         self.height, self.width = self.rows + self.blocks[0] - 1, self.columns + self.blocks[1] - 1
         self.weights = self.kernel[0] * self.kernel[1] * self.c
 
+    def operations(self) -> float:
+        """Floating-point operations of one example's gradient."""
+        return 2 * self.positions * self.weights * self.q
+
     def gram_is_cheaper(self) -> bool:
         """Whether the Gram matrices take fewer operations than the gradients of all contributions."""
+        return self.gram_operations() < self.operations()
+
+    def gram_operations(self) -> float:
+        """Floating-point operations of one example's Gram matrices."""
         t, pixels = self.positions, self.height * self.width
         if self.kernel == (1, 1):
-            gram = 2 * t**2 * (self.c + self.q) + 3 * t**2
-        elif self.even:
+            return 2 * t**2 * (self.c + self.q) + 3 * t**2
+        if self.even:
             depth = self.c * self.stride**2
-            gram = 2 * pixels**2 * depth + 2 * t**2 * self.q + 3 * t**2 * self.blocks[0] * self.blocks[1]
-        else:
-            gram = 2 * t**2 * (self.weights + self.q)
-        return gram < 2 * t * self.weights * self.q
+            return 2 * pixels**2 * depth + 2 * t**2 * self.q + 3 * t**2 * self.blocks[0] * self.blocks[1]
+        return 2 * t**2 * (self.weights + self.q)
 
     def blocked(self, x: Any) -> Any:
         """x as blocks: ``[n, height, width, stride, stride, c]`` in blocks, zeros where the kernel sees padding."""
@@ -117,6 +138,51 @@ def gradients(geometry: Geometry, call: Call, x: Any, d: Any) -> Materialized:
         return tf.reshape(tf.transpose(kernel, [0, 1, 3, 2, 4, 5, 6]), [m, *g.kernel, g.c, g.q])
 
     return Materialized(pieces, assemble)
+
+
+class Native:
+    """The kernel's gradients by the C++ operation: kept for the weighted sum, or only their norms where that is cheaper."""
+
+    def __init__(self, operation: Any, layer: Any, call: Call, x: Any, d: Any):
+        self.layer, self.call, self.x = layer, call, tf.cast(x, tf.float32)
+        self.d = tf.cast(d, tf.float32)
+        self.shape = (*layer.kernel_size, x.shape[-1], d.shape[-1])
+        rows, columns = d.shape[1:3]
+        self.keep = call.s * rows * columns > KEPT_FROM or len(set(layer.strides)) > 1
+        self.form = "gradients (C++)" if self.keep else "gradients not kept (C++)"
+        sizes = zip((rows, columns), layer.strides, layer.kernel_size, x.shape[1:3], strict=True)
+        missing = [max(0, (n - 1) * s + k - have) // 2 for n, s, k, have in sizes]
+        self.computed = functools.partial(
+            operation,
+            x=self.x,
+            d=self.d,
+            kernel=list(layer.kernel_size),
+            strides=list(layer.strides),
+            offset=missing if layer.padding == "same" else [0, 0],
+            examples=call.s,
+        )
+        squares, gradient = self.computed(keep=self.keep)
+        self.squares = tf.ensure_shape(squares, [call.k])
+        self.gradient = tf.ensure_shape(gradient, [call.k, size(self.shape)]) if self.keep else None
+
+    def weighted_sum(self, weights: Any, keep: Any = None) -> Any:
+        if self.gradient is not None:
+            return tf.reshape(tf.matmul(weights[None], rows(self.gradient, keep)), self.shape)
+        x, d = self.x, self.d
+        if self.call.s > 1:
+            weights, keep = (None if t is None else tf.repeat(t, self.call.s) for t in (weights, keep))
+        stride = self.layer.strides[0]
+        return tf.raw_ops.Conv2DBackpropFilter(
+            input=rows(x, keep),
+            filter_sizes=list(self.shape),
+            out_backprop=scaled(d, weights, keep),
+            strides=[1, stride, stride, 1],
+            padding=self.layer.padding.upper(),
+        )
+
+    def materialized(self) -> Any:
+        gradient = self.computed(keep=True)[1] if self.gradient is None else self.gradient
+        return tf.reshape(gradient, [self.call.k, *self.shape])
 
 
 class PixelGram:
