@@ -46,7 +46,9 @@ class Peer(NamedTuple):
 PEERS = {
     "tfdpbc": Peer(".venv", {"onepass": "tfdpbc, onepass"}),
     "opacus": Peer(".venv-peers/opacus", {"flat": "Opacus, hooks", "ghost": "Opacus, ghost clipping"}),
-    "jax_privacy": Peer(".venv-peers/jax_privacy", {"vmap": "JAX-Privacy, clipped_grad"}),
+    "jax_privacy": Peer(
+        ".venv-peers/jax_privacy", {"vmap": "JAX-Privacy, vmap", "micro": "JAX-Privacy, micro-batches of 8"}
+    ),
     "tf_privacy": Peer(
         ".venv-peers/tf_privacy",
         {"model": "TF-Privacy, DP model", "optimizer": "TF-Privacy, vectorized optimizer"},
@@ -115,7 +117,8 @@ class Worker:
         Libraries whose threads wait by spinning (OpenMP) fall behind tenfold when another process holds one of the cores.
         """
         attempts = []
-        for _ in range(ATTEMPTS):
+        # A process that goes first is not held up, and what it leaves idle is no measure.
+        for _ in range(1 if self.options.nice < 0 else ATTEMPTS):
             settle(self.options.quiet)
             clock, all_, mine = time.perf_counter(), busy(), busy(self.process)
             answer = self.ask(**request)
@@ -141,13 +144,19 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
-            preexec_fn=self._limit_memory,
+            start_new_session=True,
+            preexec_fn=self._limit,
         )
         self.versions = self._answer()
 
-    def _limit_memory(self) -> None:
+    def _limit(self) -> None:
+        """Memory and priority, in the new process before it becomes the worker; its threads inherit both."""
         size = self.options.memory * 2**30
         resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+        os.nice(self.options.nice)
+        # Linux may weigh sessions before processes: there only the priority of the session counts against other sessions.
+        with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as file:
+            file.write(str(self.options.nice))
 
     def _answer(self) -> dict[str, Any]:
         # One line answers one question, so nothing is left in the buffer that `select` would not see.
@@ -241,6 +250,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=300, help="seconds for one answer, else the worker is ended")
     parser.add_argument("--quiet", type=float, default=60, help="seconds to wait for an idle machine, per measurement")
     parser.add_argument("--memory", type=int, default=14, help="GiB of data a worker may have")
+    parser.add_argument("--nice", type=int, default=0, help="of the workers; below 0 (root) on a busy machine")
     parser.add_argument("--verbose", action="store_true", help="show what the workers write to standard error")
     options = parser.parse_args()
     versions: dict[str, dict[str, str]] = {}
@@ -260,7 +270,10 @@ def main() -> None:
         disturbance = max(disturbance, share)
         print("\n".join(rows(f"{model}, {batch}", found)), flush=True)
     head = [f"{machine()}; {options.repeats} repeats of {options.steps} steps; "]
-    head[0] += f"other processes took at most {disturbance:.0%} of the CPU time during one of them."
+    if options.nice < 0:
+        head[0] += f"a shared machine (load {os.getloadavg()[2]:.1f}), the measured process at priority {options.nice}."
+    else:
+        head[0] += f"other processes took at most {disturbance:.0%} of the CPU time during one of them."
     head += [", ".join(f"{package} {number}" for package, number in one.items()) for one in versions.values()]
     if options.markdown:
         with open(options.markdown, "a") as file:
