@@ -209,7 +209,7 @@ def test_guarantee_has_the_keys_of_the_contract():
 
 @given(st.floats(1e-9, 1e9))
 def test_published_epsilons_are_rounded_up(epsilon):
-    assert epsilon <= float(guarantee._up(epsilon)) <= epsilon * 1.001 + 1e-12
+    assert epsilon <= float(guarantee.rounded_up(epsilon)) <= epsilon * 1.001 + 1e-12
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), "2", True])

@@ -129,6 +129,7 @@ def methods(run: Run) -> dict[str, Method]:
 def _mixture(run: Run) -> tuple[Any, str]:
     """Paper A, Theorems 5.5 and 5.6 (accounting.md section 2)."""
     from tfdpbc import accounting
+    from tfdpbc.accounting.best import Best
 
     sampling, g = run.sampling, run.group_size
     if g > EXACT_GROUP:
@@ -137,7 +138,11 @@ def _mixture(run: Run) -> tuple[Any, str]:
         most = run.rounds * hit**2
         if sampling.name == "shuffling":
             most = min(most, math.ceil(run.rounds / sampling.rounds_per_epoch) * g * hit)
-        return accounting.Gaussian(math.sqrt(most) / run.noise_multiplier), MIXTURE_ADVERSARY
+        bound = accounting.Gaussian(math.sqrt(most) / run.noise_multiplier)
+        # The group operator on exact counts of its parts, linear in their number.
+        parts = -(-g // EXACT_GROUP)
+        part = accounting.GaussianMixture.of(participation(sampling, run.rounds, -(-g // parts)), run.noise_multiplier)
+        return Best([bound, part.group(parts)]), MIXTURE_ADVERSARY
     exact = participation(sampling, run.rounds, g)
     return accounting.GaussianMixture.of(exact, run.noise_multiplier), MIXTURE_ADVERSARY
 

@@ -44,7 +44,7 @@ def sentence(guarantee: dict[str, Any]) -> str:
         return f"No guarantee: {guarantee['covers']['not_covered'][0]}."
     mu = "" if guarantee["mu"] is None else f" It is {guarantee['mu']:.6g}-Gaussian DP."
     text = (
-        f"(ε = {_up(guarantee['epsilon'])}, δ = {guarantee['delta']:g})-differential privacy for "
+        f"(ε = {rounded_up(guarantee['epsilon'])}, δ = {guarantee['delta']:g})-differential privacy for "
         f"{NEIGHBOURING[guarantee['neighbouring']].format(examples=examples)}, after {guarantee['rounds']} rounds of "
         f"{guarantee['sampling']} sampling with noise multiplier {guarantee['noise_multiplier']:.6g}.{mu} "
         f"Adversary: {guarantee['adversary']}."
@@ -61,7 +61,7 @@ def describe(guarantee: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _up(epsilon: float) -> str:
+def rounded_up(epsilon: float) -> str:
     """ε to four digits, rounded up: a published number never falls below the truth."""
     if epsilon == 0:
         return "0"

@@ -170,7 +170,8 @@ class PrivacyPlan:
 
     def mu(self, group_size: int = 1, rounds: int | None = None) -> float | None:
         """μ where the guarantee is exactly Gaussian, else None."""
-        return self.trade_off(group_size, rounds).mu
+        curve = self.trade_off(group_size, rounds)
+        return None if group_size > analyses.EXACT_GROUP else curve.mu  # beyond, a Gaussian may stand as a bound
 
     def participation(self, group_size: int = 1, rounds: int | None = None) -> Any:
         """Exact distribution of c² (accounting.md, section 2) for fixed sizes; None where sizes are random."""
@@ -179,8 +180,9 @@ class PrivacyPlan:
     def bounds(self, delta: float, group_size: int = 1, rounds: int | None = None) -> dict[str, dict[str, Any]]:
         """Every method that applies: name → {"epsilon", "adversary", "certified", "kind"}.
 
-        `certified` means that ε is proven to be an upper bound. Of kind "lower" is what is proven to be given away at
-        least; where it lies below the guarantee, nobody knows what is in between.
+        `certified` means that ε is proven to be an upper bound. Of kind "lower" is what some model
+        and data give away at least, so that no proof for the plan alone can state less; that of one example, whatever the
+        group. Where it lies below the guarantee, nobody knows what is in between.
         """
         self._check_delta(delta)
         found = analyses.methods(self._run(group_size, rounds))
@@ -218,7 +220,9 @@ class PrivacyPlan:
             void = void or "no noise was added"
         notes = list(caveats)
         if not void and epsilon > 10:
-            notes.append(f"Warning: ε = {epsilon:.4g} > 10 says little about what the model gives away.")
+            notes.append(
+                f"Warning: ε = {guarantee.rounded_up(epsilon)} > 10 says little about what the model gives away."
+            )
         if delta * self.sampling.planned_examples >= 1:
             notes.append(f"Warning: δ = {delta:g} is not below 1/N; such a δ allows giving away whole examples.")
         mu = self.mu(group_size, rounds)

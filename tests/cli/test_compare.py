@@ -83,7 +83,7 @@ def test_lower_bounds_are_printed_as_such(run, answer):
     shape = (*SIZE, "--sampling", "shuffling", "--noise-multiplier", 0.6)
     text = run("account", *shape).stdout
     found = answer("account", *shape)["bounds"]
-    assert "ε ≥ " in text and "at least so much is given away" in text
+    assert "ε ≥ " in text and "for some model and data so much is given away" in text
     low, high = found["lower_bound"], found["mixture"]
     assert (low["kind"], low["certified"], high["kind"], high["certified"]) == ("lower", False, "upper", True)
     assert 0 < low["epsilon"] < high["epsilon"]

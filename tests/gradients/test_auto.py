@@ -96,7 +96,7 @@ def test_a_memory_budget_bounds_the_contributions_at_once():
     net, sampling = oracles.conv_net(), dp.Shuffling(4096, 1024, 1)
     assert per_pass(OnePassEngine, net, sampling)[0] == 256
     k, reason = per_pass(OnePassEngine, net, sampling, budget=2**20)
-    assert 1 <= k < 256 and "1 MiB together" in reason
+    assert 1 <= k < 256 and "within memory_budget = 1 MiB" in reason
     assert k // 2 <= per_pass(OnePassEngine, net, sampling, budget=2**19)[0] <= k // 2 + 1
     assert per_pass(OnePassEngine, net, sampling, budget=1)[0] == 1
     # Contributions of several examples are larger; what is held for them together is not.

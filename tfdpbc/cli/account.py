@@ -68,7 +68,7 @@ def _table(bounds: dict[str, dict[str, Any]], adversary: str) -> str:
     lines = ["Methods:"]
     for method, found in bounds.items():
         if found["kind"] == "lower":
-            value, status = f"ε ≥ {_down(found['epsilon'])}", "at least so much is given away"
+            value, status = f"ε ≥ {_down(found['epsilon'])}", "for some model and data so much is given away"
         else:
             value = f"ε = {_up(found['epsilon'])}"
             status = "certified" if found["certified"] else "not certified"

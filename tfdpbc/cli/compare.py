@@ -48,6 +48,8 @@ def compare(num_parameters: int, as_json: bool, **given: Any) -> None:
         answers.print_json({"epsilon": given["epsilon"], "delta": given["delta"], "plans": rows})
     else:
         click.echo(_table(rows, given))
+    if all("refused" in row for row in rows):
+        raise click.ClickException("no plan can keep this promise")
 
 
 def _plans(given: Mapping[str, Any]) -> list[tuple[str, str | None]]:

@@ -173,7 +173,11 @@ def _balls_in_bins(options: Mapping[str, Any], num_examples: int | None) -> Any:
         if num_examples is None:
             raise click.UsageError("--num-examples is missing (or --rounds-per-epoch)")
         return BallsInBins.individual(num_examples, size)
-    if num_examples is not None and options["batch_size"] is None:
+    if num_examples is not None:
+        if options["batch_size"] is not None:
+            raise click.UsageError(
+                "--num-examples with --rounds-per-epoch gives the size of a round; got --batch-size too"
+            )
         size = -(-num_examples // rounds)
     return BallsInBins(rounds, size)
 

@@ -111,20 +111,22 @@ def contributions_per_pass(
         return 1, f"layer {layer.name!r} ({type(layer).__name__}) is not safe inside tf.vectorized_map"
     if physical_batch_size is not None:
         return max(1, min(contributions, limit // examples)), f"physical_batch_size={limit}"
-    most = MOST_EXAMPLES // examples
-    if sampling.masked:
-        most = min(most, -(-sampling.divisor // POISSON_PASSES))
+    most, why = MOST_EXAMPLES // examples, f"{MOST_EXAMPLES} examples keep the processor busy"
+    if sampling.masked and -(-sampling.divisor // POISSON_PASSES) < most:
+        most, why = -(-sampling.divisor // POISSON_PASSES), f"a {POISSON_PASSES}th of a planned round"
     if not vectorized:
         most = max(1, min(contributions, most))
         each = _bytes_of_one(engine, inputs, examples)
         if each is not None and most * each > budget:
-            return max(1, budget // each), f"at most {each / 2**20:.1f} MiB each, {budget / 2**20:.0f} MiB together"
-        return most, f"{MOST_EXAMPLES} examples keep the processor busy"
+            how = "within" if each <= budget else "which is more than"  # there is no less than one
+            reason = f"at most {each / 2**20:.3g} MiB each, {how} memory_budget = {budget / 2**20:.3g} MiB"
+            return max(1, budget // each), reason
+        return most, why
     if examples >= EFFICIENT_EXAMPLES:
         return 1, f"{examples} examples keep the processor busy"
     weights = sum(math.prod(v.shape) for v in model.trainable_variables)
     k = max(1, min(contributions, most, budget // MATERIALIZED_SHARE // (4 * weights)))
-    return k, f"{4 * weights * k / 2**20:.0f} MiB of gradients"
+    return k, f"{4 * weights * k / 2**20:.3g} MiB of gradients"
 
 
 def _bytes_of_one(engine: OnePassEngine, inputs: Any, examples: int) -> int | None:
