@@ -1,6 +1,6 @@
 """Step time of the peers (Opacus, JAX-Privacy, TF-Privacy) and of tfdpbc on the same models, interleaved in one run.
 
-    make bench-peers [ARGS="--models mlp,convnet --repeats 9 --steps 4 --markdown FILE"]
+    make bench-peers [ARGS="--models mlp,convnet --repeats 9 --markdown FILE"]
 
 Every peer lives in a virtual environment of its own (`make bench-peers` makes them) and runs in a worker process that holds
 model and data ready; see the workers beside benchmarks/peers/protocol.py. One worker computes at a time. Each repeat asks
@@ -40,7 +40,6 @@ class Peer(NamedTuple):
 
     environment: str
     variants: dict[str, str]
-    single: frozenset[str] = frozenset()  # variants timed one step at a time: seconds a step
 
 
 PEERS = {
@@ -52,7 +51,6 @@ PEERS = {
     "tf_privacy": Peer(
         ".venv-peers/tf_privacy",
         {"model": "TF-Privacy, DP model", "optimizer": "TF-Privacy, vectorized optimizer"},
-        frozenset({"optimizer"}),
     ),
 }
 
@@ -178,31 +176,34 @@ def measure(
     """(peer, variant) → milliseconds of each repeat, or the reason why there are none; and the largest share of others."""
     found: dict[tuple[str, str], Any] = {}
     disturbance = 0.0
-
-    def request(peer: str, variant: str) -> dict[str, Any]:
-        steps = 1 if variant in PEERS[peer].single else options.steps
-        return {"model": model, "variant": variant, "steps": steps}
-
+    requests: dict[tuple[str, str], dict[str, Any]] = {}
     parameters: dict[str, int] = {}
     for peer, worker in workers.items():  # build, compile, warm up
         for variant in ["plain", *PEERS[peer].variants]:
+            request = {"model": model, "variant": variant, "pool": options.steps, "steps": 1}
             try:
-                start = time.perf_counter()
-                for _ in range(2):
-                    answer = worker.ask(**request(peer, variant))
-                    print(f"# {model} {peer} {variant}: {time.perf_counter() - start:.1f} s", file=sys.stderr)
+                worker.ask(**request)
+                answer = worker.ask(**request)
+                print(f"# {model} {peer} {variant}: {answer['ms']:.1f} ms at first", file=sys.stderr)
+                request["steps"] = max(1, min(options.steps, int(1e3 * options.seconds / answer["ms"])))
+                requests[peer, variant] = request
                 parameters[peer] = answer["parameters"]
                 found[peer, variant] = []
             except Failed as error:
                 found[peer, variant] = str(error)
                 print(f"# {model} {peer} {variant}: {error}", file=sys.stderr)
+        if any(isinstance(found[peer, variant], str) for variant in PEERS[peer].variants):
+            # The failure may have ended the process: its other variants are built again now, not in a timed repeat.
+            for (other, _), request in requests.items():
+                if other == peer:
+                    worker.ask(**request)
     if len(set(parameters.values())) > 1:
         raise SystemExit(f"{model}: the peers do not train the same model, numbers of parameters {parameters}")
     for _ in range(options.repeats):
         for (peer, variant), times in found.items():
             if isinstance(times, list):
                 try:
-                    milliseconds, share = workers[peer].undisturbed(**request(peer, variant))
+                    milliseconds, share = workers[peer].undisturbed(**requests[peer, variant])
                     times.append(milliseconds)
                     disturbance = max(disturbance, share)
                 except Failed as error:
@@ -245,7 +246,10 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=4, help="steps timed at once")
+    parser.add_argument("--steps", type=int, default=16, help="steps timed at once, at most")
+    parser.add_argument(
+        "--seconds", type=float, default=1, help="of steps timed at once, about; never less than a step"
+    )
     parser.add_argument("--markdown", help="append the table to this file")
     parser.add_argument("--limit", type=float, default=300, help="seconds for one answer, else the worker is ended")
     parser.add_argument("--quiet", type=float, default=60, help="seconds to wait for an idle machine, per measurement")
@@ -269,7 +273,7 @@ def main() -> None:
         table += rows(f"{model}, {batch}", found)
         disturbance = max(disturbance, share)
         print("\n".join(rows(f"{model}, {batch}", found)), flush=True)
-    head = [f"{machine()}; {options.repeats} repeats of {options.steps} steps; "]
+    head = [f"{machine()}; {options.repeats} repeats of at most {options.steps} steps; "]
     if options.nice < 0:
         head[0] += f"a shared machine (load {os.getloadavg()[2]:.1f}), the measured process at priority {options.nice}."
     else:

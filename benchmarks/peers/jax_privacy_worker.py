@@ -96,10 +96,10 @@ class Net(nn.Module):
         return x.mean(1)
 
 
-def make(name: str, variant: str, steps: int) -> Ready:
+def make(name: str, variant: str, batches: int) -> Ready:
     if not hasattr(Net, name):
         raise Unsupported("no such model in this worker")
-    x, y = jax.tree.map(jnp.asarray, pool(name, steps))
+    x, y = jax.tree.map(jnp.asarray, pool(name, batches))
     batch = SHAPES[name].batch
     net = Net(name, SHAPES[name].classes)
     parameters = jax.jit(net.init)(jax.random.key(0), jax.tree.map(lambda t: t[:1], x))
@@ -139,11 +139,12 @@ def make(name: str, variant: str, steps: int) -> Ready:
     count = sum(leaf.size for leaf in jax.tree.leaves(parameters))
     state = jax.tree.map(jnp.array, (parameters, optimizer.init(parameters), noise, jnp.zeros(())))
 
-    def run(steps: int) -> None:
+    def run(steps: int) -> int:
         nonlocal state
         for order in orders(name, len(y), steps):
             state = step(state, x, y, order)
         jax.block_until_ready(state)
+        return steps
 
     return Ready(run, count)
 

@@ -99,8 +99,8 @@ def build(name: str) -> nn.Module:
     raise Unsupported("no such model in this worker")
 
 
-def make(name: str, variant: str, steps: int) -> Ready:
-    x, y = pool(name, steps)
+def make(name: str, variant: str, batches: int) -> Ready:
+    x, y = pool(name, batches)
     inputs = [torch.from_numpy(part) for part in x] if isinstance(x, tuple) else [torch.from_numpy(x)]
     if inputs[0].ndim == 4:
         inputs = [inputs[0].permute(0, 3, 1, 2).contiguous()]
@@ -119,7 +119,7 @@ def make(name: str, variant: str, steps: int) -> Ready:
         model, optimizer = private[:2]
         criterion = private[2] if variant == "ghost" else criterion
 
-    def run(steps: int) -> None:
+    def run(steps: int) -> int:
         total = torch.zeros(())
         for order in orders(name, len(labels), steps):
             index = torch.from_numpy(order)
@@ -130,6 +130,7 @@ def make(name: str, variant: str, steps: int) -> Ready:
             if variant != "ghost":  # there the loss is an object of Opacus's
                 total += loss.detach()
         total.item()
+        return steps
 
     return Ready(run, parameters)
 

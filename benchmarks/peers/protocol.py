@@ -1,8 +1,9 @@
 """What the workers share: sizes and data of the models, and the conversation with `benchmarks/peers.py`.
 
-A worker reads one JSON request a line, {"model", "variant", "steps"}, and answers with one line: {"ms": milliseconds a step,
-"parameters": trainable numbers} or {"unsupported": reason}. What a variant needs (model, data, compiled step) is made at its
-first request and kept. Only numpy and the standard library here: every peer has a Python of its own.
+A worker reads one JSON request a line, {"model", "variant", "pool", "steps"}, and answers with one line: {"ms": milliseconds a
+step, "parameters": trainable numbers} or {"unsupported": reason}. What a variant needs (model, data of `pool` batches,
+compiled step) is made at its first request and kept. Only numpy and the standard library here: every peer has a Python of its
+own.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ class Unsupported(Exception):
 
 
 class Ready(NamedTuple):
-    """A variant that is built: `run(steps)` returns when the steps are done."""
+    """A variant that is built: `run(steps)` does that many steps, at most those of the pool, and returns how many it did."""
 
-    run: Callable[[int], Any]
+    run: Callable[[int], int]
     parameters: int
 
 
@@ -77,7 +78,7 @@ def serve(versions: dict[str, str], make: Callable[[str, str, int], Ready]) -> N
 
     Args:
       versions: package → version, for the head of the table.
-      make: (model, variant, steps of a request) → `Ready`; raises `Unsupported`.
+      make: (model, variant, batches of the pool) → `Ready`; raises `Unsupported`.
     """
     # Frameworks print to standard output: answers go to a copy of it, everything else to standard error.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -87,16 +88,16 @@ def serve(versions: dict[str, str], make: Callable[[str, str, int], Ready]) -> N
     for line in sys.stdin:
         request = json.loads(line)
         key = request["model"], request["variant"]
-        steps = request["steps"]
         try:
             if key not in ready:
-                ready[key] = make(*key, steps)
+                ready[key] = make(*key, request["pool"])
             start = time.perf_counter()
-            ready[key].run(steps)
+            steps = ready[key].run(request["steps"])
             answer = {"ms": 1e3 * (time.perf_counter() - start) / steps, "parameters": ready[key].parameters}
         except Unsupported as error:
             answer = {"unsupported": str(error)}
         except Exception as error:  # a peer's own failure is a row of the table, not the end of the run
-            text = (str(error).strip() or "no message").splitlines()[0]
-            answer = {"unsupported": f"{type(error).__name__}: {text[:200]}"}
+            lines = (str(error).strip() or "no message").splitlines()
+            text = next((line for line in lines if "OOM" in line), lines[0])  # TensorFlow begins with a trace
+            answer = {"unsupported": f"{type(error).__name__}: {text[:120]}"}
         print(json.dumps(answer), file=answers)

@@ -97,9 +97,9 @@ def registry() -> layer_registry.LayerRegistry:
     return rules
 
 
-def make(name: str, variant: str, steps: int) -> Ready:
+def make(name: str, variant: str, batches: int) -> Ready:
     batch = SHAPES[name].batch
-    x, y = tf.nest.map_structure(lambda t: tf.Variable(t, trainable=False), pool(name, steps))
+    x, y = tf.nest.map_structure(lambda t: tf.Variable(t, trainable=False), pool(name, batches))
     inputs, output = features(name)
     outputs = layers.Dense(SHAPES[name].classes)(output)
     crossentropy = tf.keras.losses.SparseCategoricalCrossentropy
@@ -133,8 +133,8 @@ def make(name: str, variant: str, steps: int) -> Ready:
             return tf.reduce_mean(value)
 
     @tf.function
-    def run() -> Any:
-        order = tf.reshape(tf.random.shuffle(tf.range(batch * steps)), [steps, batch])
+    def loop(steps: Any) -> Any:
+        order = tf.reshape(tf.random.shuffle(tf.range(batch * batches)), [batches, batch])
         total = tf.constant(0.0)
         for number in tf.range(steps):
             indices = order[number]
@@ -142,10 +142,14 @@ def make(name: str, variant: str, steps: int) -> Ready:
             total += step(xs, ys)
         return total
 
+    def run(steps: int) -> int:
+        loop(tf.constant(steps)).numpy()
+        return steps
+
     parameters = sum(math.prod(v.shape) for v in model.trainable_variables)
     if variant != "optimizer":
         sgd.build(model.trainable_variables)
-    return Ready(lambda _: run().numpy(), parameters)
+    return Ready(run, parameters)
 
 
 if __name__ == "__main__":

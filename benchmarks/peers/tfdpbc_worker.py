@@ -14,11 +14,16 @@ import step
 VARIANTS = {"plain": "plain", "onepass": "individual, onepass"}
 
 
-def make(name: str, variant: str, steps: int) -> Ready:
+def make(name: str, variant: str, batches: int) -> Ready:
     if name not in step.SUBJECTS:
         raise Unsupported("not a model of benchmarks/step.py")
-    run = step.variants(name, SHAPES[name].batch, steps)[VARIANTS[variant]]()
-    return Ready(lambda _: run(), step.SUBJECTS[name].build().count_params())
+    epoch = step.variants(name, SHAPES[name].batch, batches)[VARIANTS[variant]]()
+
+    def run(_: int) -> int:
+        epoch()
+        return batches  # `fit` trains on the whole pool
+
+    return Ready(run, step.SUBJECTS[name].build().count_params())
 
 
 if __name__ == "__main__":
