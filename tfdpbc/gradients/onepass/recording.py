@@ -79,7 +79,7 @@ class Recorder:
 
     def run(self, layer: Any, rule: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The layer's output; records the call."""
-        call = Call(args, kwargs, [], self.k, self.s, lambda v: self.weights[id(v)])
+        call = Call(args, kwargs, [], self.k, self.s, self._value_of)
 
         def tap(t: Any) -> Any:
             self.tape.watch(t)
@@ -94,6 +94,11 @@ class Recorder:
             self._inside = False
         self.calls.append((layer, rule, call))
         return outputs
+
+    def _value_of(self, variable: Any) -> Any:
+        if id(variable) in self.weights:
+            return self.weights[id(variable)]
+        return tf.convert_to_tensor(variable.value)  # frozen
 
     def hook(self, layer: Any, rule: Any) -> Callable[..., Any]:
         original = layer.call
