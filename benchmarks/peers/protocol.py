@@ -99,5 +99,5 @@ def serve(versions: dict[str, str], make: Callable[[str, str, int], Ready]) -> N
         except Exception as error:  # a peer's own failure is a row of the table, not the end of the run
             lines = (str(error).strip() or "no message").splitlines()
             text = next((line for line in lines if "OOM" in line), lines[0])  # TensorFlow begins with a trace
-            answer = {"unsupported": f"{type(error).__name__}: {text[:120]}"}
+            answer = {"unsupported": f"{type(error).__name__}: {text[:90].strip()}"}
         print(json.dumps(answer), file=answers)
