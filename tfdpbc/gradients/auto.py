@@ -120,7 +120,9 @@ def contributions_per_pass(
         if each is not None and most * each > budget:
             how = "within" if each <= budget else "which is more than"  # there is no less than one
             reason = f"at most {each / 2**20:.3g} MiB each, {how} memory_budget = {budget / 2**20:.3g} MiB"
-            return max(1, budget // each), reason
+            # As many passes, none of them mostly padding.
+            passes = -(-contributions // max(1, budget // each))
+            return -(-contributions // passes), reason
         return most, why
     if examples >= EFFICIENT_EXAMPLES:
         return 1, f"{examples} examples keep the processor busy"
