@@ -20,12 +20,12 @@ MIXTURE_ADVERSARY = (
     "sees every noisy update and also learns how many contributions of each round hold a differing example "
     "(stronger than the usual adversary)"
 )
+USUAL_ADVERSARY = "sees every noisy update and knows every other example; which examples a round used stays secret"
 EXACT_GROUP = 128
-"""The largest group whose participation is counted exactly; beyond it certified bounds on c² stand, which cost nothing:
-T min(m, g)², and E g min(m, g) under shuffling. ε is in the thousands there."""
+"""The largest group whose participation is counted exactly; beyond it certified bounds stand, which cost little: c² is at
+most T min(m, g)², and E g min(m, g) under shuffling; and the group operator on exact counts of parts of the group."""
 RENYI_GROUP = 16
 """The largest group for which a Rényi row is computed beside: each order costs a sum over all participations."""
-USUAL_ADVERSARY = "sees every noisy update and knows every other example; which examples a round used stays secret"
 
 
 @dataclasses.dataclass(frozen=True)

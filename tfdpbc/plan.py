@@ -170,8 +170,7 @@ class PrivacyPlan:
 
     def mu(self, group_size: int = 1, rounds: int | None = None) -> float | None:
         """μ where the guarantee is exactly Gaussian, else None."""
-        curve = self.trade_off(group_size, rounds)
-        return None if group_size > analyses.EXACT_GROUP else curve.mu  # beyond, a Gaussian may stand as a bound
+        return self.trade_off(group_size, rounds).mu
 
     def participation(self, group_size: int = 1, rounds: int | None = None) -> Any:
         """Exact distribution of c² (accounting.md, section 2) for fixed sizes; None where sizes are random."""

@@ -92,6 +92,14 @@ def _patches(layer: Any, x: Any, d: Any) -> Any:
     return patches(x, out, layer.kernel_size, layer.strides, layer.dilation_rate)
 
 
+def _in_groups(call: Call, a: Any, d: Any, groups: int) -> tuple[Any, Any]:
+    """Patches ``[n, *out, K, G c]`` as ``[k, G, T, K c]``, gradients ``[n, *out, G q]`` as ``[k, G, T, q]``."""
+    count, c, q = a.shape[-2], a.shape[-1] // groups, d.shape[-1] // groups
+    a = tf.transpose(tf.reshape(a, [call.k, -1, count, groups, c]), [0, 3, 1, 2, 4])
+    d = tf.transpose(tf.reshape(d, [call.k, -1, groups, q]), [0, 2, 1, 3])
+    return tf.reshape(a, [call.k, groups, -1, count * c]), d
+
+
 def grouped(layer: Any, call: Call, x: Any, d: Any, groups: int) -> Term:
     """The kernel's gradient of a convolution whose channels fall into `groups`; x and d channels last."""
     count, c, q = size(layer.kernel_size), x.shape[-1] // groups, d.shape[-1] // groups
@@ -100,9 +108,7 @@ def grouped(layer: Any, call: Call, x: Any, d: Any, groups: int) -> Term:
     if groups == 1:
         a = tf.reshape(a, [call.k, -1, count * c])
         return Outer(a, call.positions(d), lambda g: tf.reshape(g, [-1, *shape]))
-    a = tf.transpose(tf.reshape(a, [call.k, -1, count, groups, c]), [0, 3, 1, 2, 4])
-    a = tf.reshape(a, [call.k, groups, -1, count * c])
-    d = tf.transpose(tf.reshape(d, [call.k, -1, groups, q]), [0, 2, 1, 3])
+    a, d = _in_groups(call, a, d, groups)
 
     def assemble(g: Any) -> Any:
         g = tf.reshape(g, [-1, groups, count, c, q])
@@ -116,10 +122,8 @@ def adapter_terms(layer: Any, call: Call, x: Any, d: Any, left: Any, right: Any)
 
     All groups of channels share A, each has columns of B of its own.
     """
-    groups, count, c, rank = layer.groups, size(layer.kernel_size), left.shape[-2], left.shape[-1]
-    a = tf.reshape(_patches(layer, x, d), [call.k, -1, count, groups, c])
-    a = tf.reshape(tf.transpose(a, [0, 3, 1, 2, 4]), [call.k, groups, -1, count * c])
-    d = tf.transpose(tf.reshape(d, [call.k, -1, groups, d.shape[-1] // groups]), [0, 2, 1, 3])
+    groups, rank = layer.groups, left.shape[-1]
+    a, d = _in_groups(call, _patches(layer, x, d), d, groups)
     hidden = tf.tensordot(a, tf.reshape(left, [-1, rank]), 1)
     back = tf.einsum("kgtq,rgq->kgtr", d, tf.reshape(right, [rank, groups, -1]))
     a, back = (tf.reshape(t, [call.k, -1, t.shape[-1]]) for t in (a, back))

@@ -24,7 +24,7 @@ from tfdpbc.gradients.onepass import native
 from tfdpbc.gradients.onepass.recording import Call
 from tfdpbc.gradients.onepass.registry import register
 from tfdpbc.gradients.onepass.rules.conv import ConvRule, grouped
-from tfdpbc.gradients.onepass.rules.patches import padded
+from tfdpbc.gradients.onepass.rules.patches import margins, padded
 from tfdpbc.gradients.onepass.terms import Materialized, Term, rows, scaled, size, squared_norms, trusted
 
 NATIVE_SHARE = 0.35
@@ -36,17 +36,15 @@ KEPT_FROM = 96
 
 class Conv2DRule(ConvRule):
     def kernel_term(self, layer: Any, call: Call, x: Any, d: Any) -> Term:
-        operation = native.operation()
-        if operation is not None and layer.groups == 1 and set(layer.dilation_rate) == {1}:
-            geometry = Geometry(layer, x, d)
-            gram = call.s == 1 and len(set(layer.strides)) == 1 and geometry.gram_operations()
-            if not gram or gram > NATIVE_SHARE * geometry.operations():
-                return Native(operation, layer, call, x, d)
-        plain = layer.groups == 1 and set(layer.dilation_rate) == {1} and len(set(layer.strides)) == 1
-        if not plain:
+        operation, geometry = native.operation(), Geometry(layer, x, d)
+        one_run = layer.groups == 1 and set(layer.dilation_rate) == {1}
+        even_strides = len(set(layer.strides)) == 1
+        may_gram = call.s == 1 and even_strides
+        if one_run and operation is not None and not (may_gram and geometry.gram_is_cheaper(NATIVE_SHARE)):
+            return Native(operation, layer, call, x, d)
+        if not (one_run and even_strides):
             return grouped(layer, call, x, d, layer.groups)
-        geometry = Geometry(layer, x, d)
-        if call.s == 1 and geometry.gram_is_cheaper():
+        if may_gram and geometry.gram_is_cheaper():
             return PixelGram(geometry, x, d)
         return gradients(geometry, call, x, d)
 
@@ -66,13 +64,9 @@ class Geometry:
         self.height, self.width = self.rows + self.blocks[0] - 1, self.columns + self.blocks[1] - 1
         self.weights = self.kernel[0] * self.kernel[1] * self.c
 
-    def operations(self) -> float:
-        """Floating-point operations of one example's gradient."""
-        return 2 * self.positions * self.weights * self.q
-
-    def gram_is_cheaper(self) -> bool:
-        """Whether the Gram matrices take fewer operations than the gradients of all contributions."""
-        return self.gram_operations() < self.operations()
+    def gram_is_cheaper(self, share: float = 1.0) -> bool:
+        """Whether the Gram matrices take less than a share of the operations that the gradients of all contributions do."""
+        return self.gram_operations() < share * 2 * self.positions * self.weights * self.q
 
     def gram_operations(self) -> float:
         """Floating-point operations of one example's Gram matrices."""
@@ -150,15 +144,14 @@ class Native:
         rows, columns = d.shape[1:3]
         self.keep = call.s * rows * columns > KEPT_FROM or len(set(layer.strides)) > 1
         self.form = "gradients (C++)" if self.keep else "gradients not kept (C++)"
-        sizes = zip((rows, columns), layer.strides, layer.kernel_size, x.shape[1:3], strict=True)
-        missing = [max(0, (n - 1) * s + k - have) // 2 for n, s, k, have in sizes]
+        around = margins(x, layer.padding, (rows, columns), layer.kernel_size, layer.strides, (1, 1))
         self.computed = functools.partial(
             operation,
             x=self.x,
             d=self.d,
             kernel=list(layer.kernel_size),
             strides=list(layer.strides),
-            offset=missing if layer.padding == "same" else [0, 0],
+            offset=[before for before, _ in around],
             examples=call.s,
         )
         squares, gradient = self.computed(keep=self.keep)
@@ -168,17 +161,9 @@ class Native:
     def weighted_sum(self, weights: Any, keep: Any = None) -> Any:
         if self.gradient is not None:
             return tf.reshape(tf.matmul(weights[None], rows(self.gradient, keep)), self.shape)
-        x, d = self.x, self.d
         if self.call.s > 1:
             weights, keep = (None if t is None else tf.repeat(t, self.call.s) for t in (weights, keep))
-        stride = self.layer.strides[0]
-        return tf.raw_ops.Conv2DBackpropFilter(
-            input=rows(x, keep),
-            filter_sizes=list(self.shape),
-            out_backprop=scaled(d, weights, keep),
-            strides=[1, stride, stride, 1],
-            padding=self.layer.padding.upper(),
-        )
+        return filter_gradient(self.x, self.d, weights, keep, self.shape, self.layer.strides[0], self.layer.padding)
 
     def materialized(self) -> Any:
         gradient = self.computed(keep=True)[1] if self.gradient is None else self.gradient
@@ -216,21 +201,24 @@ class PixelGram:
         return tf.reshape(gram, [n, g.positions, g.positions])
 
     def weighted_sum(self, weights: Any, keep: Any = None) -> Any:
-        g, x = self.geometry, self.x
-        if keep is not None:
-            x = tf.where(tf.reshape(keep, [-1, 1, 1, 1]), x, tf.zeros_like(x))
-        return tf.raw_ops.Conv2DBackpropFilter(
-            input=x,
-            filter_sizes=[*g.kernel, g.c, g.q],
-            out_backprop=scaled(self.d, weights, keep),
-            strides=[1, g.stride, g.stride, 1],
-            padding=g.padding.upper(),
-        )
+        g = self.geometry
+        return filter_gradient(self.x, self.d, weights, keep, (*g.kernel, g.c, g.q), g.stride, g.padding)
 
     def materialized(self) -> Any:
         g = self.geometry
         d = tf.reshape(self.d, [-1, g.positions, g.q])
         return tf.reshape(tf.matmul(g.patches(self.x), d), [-1, *g.kernel, g.c, g.q])
+
+
+def filter_gradient(x: Any, d: Any, weights: Any, keep: Any, shape: tuple[int, ...], stride: int, padding: str) -> Any:
+    """The kernel's gradient summed over rows with `weights` (one a row), by TensorFlow's own operation."""
+    return tf.raw_ops.Conv2DBackpropFilter(
+        input=rows(x, keep),
+        filter_sizes=list(shape),
+        out_backprop=scaled(d, weights, keep),
+        strides=[1, stride, stride, 1],
+        padding=padding.upper(),
+    )
 
 
 register(keras.layers.Conv2D, Conv2DRule())

@@ -13,16 +13,23 @@ def padded(
     x: Any, padding: str, out: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
 ) -> Any:
     """``[n, *spatial, c]`` with the zeros around it that ``padding`` ("same", "valid" or "causal") stands for."""
+    around = margins(x, padding, out, kernel, strides, dilation)
+    return tf.pad(x, [[0, 0], *around, [0, 0]]) if any(map(any, around)) else x
+
+
+def margins(
+    x: Any, padding: str, out: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
+) -> list[list[int]]:
+    """How many zeros stand [before, after] x along each spatial axis."""
     if padding == "valid":
-        return x
-    margins = []
+        return [[0, 0] for _ in out]
+    if padding == "causal":
+        return [[r * (k - 1), 0] for k, r in zip(kernel, dilation, strict=True)]
+    around = []
     for size, o, k, s, r in zip(x.shape[1:-1], out, kernel, strides, dilation, strict=True):
-        if padding == "causal":
-            margins.append([r * (k - 1), 0])
-            continue
         missing = max((o - 1) * s + r * (k - 1) + 1 - size, 0)
-        margins.append([missing // 2, missing - missing // 2])
-    return tf.pad(x, [[0, 0], *margins, [0, 0]]) if any(map(any, margins)) else x
+        around.append([missing // 2, missing - missing // 2])
+    return around
 
 
 def patches(x: Any, out: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int]) -> Any:
