@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from tfdpbc import _validate
 from tfdpbc.algorithms import Algorithm
@@ -14,7 +13,7 @@ from tfdpbc.errors import IncompatibleModel
 from tfdpbc.gradients import onepass
 from tfdpbc.gradients.engine import Engine
 from tfdpbc.gradients.function import ModelFunction
-from tfdpbc.gradients.onepass import OnePassEngine, cost
+from tfdpbc.gradients.onepass import OnePassEngine, cost, support
 from tfdpbc.gradients.vectorized import VectorizedEngine
 
 ENGINES = ("auto", "onepass", "vectorized")
@@ -133,17 +132,8 @@ def contributions_per_pass(
 
 def _bytes_of_one(engine: OnePassEngine, inputs: Any, examples: int) -> int | None:
     """A bound on the memory of one contribution; None where the sizes of the inputs are not known."""
-    inputs = sized(engine.function.model, inputs)
+    inputs = support.sized(support.inputs_of(engine.function.model) if inputs is None else inputs)
     return None if inputs is None else cost.trace(engine, inputs, examples).bytes
-
-
-def sized(model: keras.Model, inputs: Any) -> Any:
-    """The model's inputs if all their sizes but the number of rows are known, else None."""
-    if inputs is None:
-        inputs = getattr(model, "input", None)  # a Sequential model that was never called has none
-        inputs = getattr(model, "inputs", [None])[0] if inputs is None else inputs
-    known = inputs is not None and all(None not in t.shape[1:] for t in tf.nest.flatten(inputs))
-    return inputs if known else None
 
 
 def _check_divisible(model: keras.Model, algorithm: Algorithm, examples: int, limit: int) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from tfdpbc.gradients import auto
 from tfdpbc.gradients.engine import Engine
-from tfdpbc.gradients.onepass import OnePassEngine, cost
+from tfdpbc.gradients.onepass import OnePassEngine, cost, support
 
 
 class Report(NamedTuple):
@@ -36,7 +35,8 @@ class Report(NamedTuple):
 
 def report(engine: Engine, reason: str, examples: int, inputs: Any = None) -> Report:
     """The report on a built engine; arguments as for `build_engine`, `examples` is s."""
-    model, inputs = engine.function.model, auto.sized(engine.function.model, inputs)
+    model = engine.function.model
+    inputs = support.sized(support.inputs_of(model) if inputs is None else inputs)
     if isinstance(engine, OnePassEngine):
         layers = [] if inputs is None else cost.trace(engine, inputs, examples).layers
     else:

@@ -44,6 +44,18 @@ def stray(variables: list[Any], gradients: list[Any]) -> list[str]:
     ]
 
 
+def inputs_of(model: keras.Model) -> Any:
+    """The model's inputs as a nest of Keras tensors, None where it does not say."""
+    # A Sequential model that was never called knows no input, but what it is made of does.
+    return getattr(getattr(model, "_functional", None) or model, "input", None)
+
+
+def sized(inputs: Any) -> Any:
+    """`inputs` if all their sizes but the number of rows are known, else None."""
+    known = inputs is not None and all(None not in t.shape[1:] for t in tf.nest.flatten(inputs))
+    return inputs if known else None
+
+
 class _Blind:
     """In the place of the tape that watches taps: only what strays is differentiated then, in a fraction of the time."""
 
@@ -53,9 +65,8 @@ class _Blind:
 
 def _stray_uses(model: keras.Model) -> list[str]:
     """Traces the model once, on two rows of unknown values, for weights that are used outside their layers."""
-    # A Sequential model that was never called knows no input, but what it is made of does.
-    inputs = getattr(getattr(model, "_functional", None) or model, "input", None)
-    if inputs is None or any(None in t.shape[1:] for t in tf.nest.flatten(inputs)):
+    inputs = sized(inputs_of(model))
+    if inputs is None:
         return []  # sizes are not known before there is data; the engine looks again at each pass it traces
     variables, found = list(model.trainable_variables), []
 
