@@ -31,7 +31,7 @@ install: $(READY) ## .venv with the package and its test tools, nothing else
 $(READY): setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
-	-@TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tfdpbc.gradients.onepass.native.build 2>/dev/null
+	-@TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tfdpbc.native.build 2>/dev/null
 	@touch $@
 
 # A virtual environment per peer (their dependencies exclude each other), made again when its list of packages changes. A

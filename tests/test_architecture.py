@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "tfdpbc"
 ROOMS = {
-    0: ("_validate", "errors", "random"),
+    0: ("_validate", "errors", "random", "native"),
     1: ("accounting", "sampling", "clipping", "aggregation", "noise", "data", "models"),
     2: ("gradients", "algorithms"),
     3: ("plan", "analyses", "guarantee", "ledger", "compatibility"),

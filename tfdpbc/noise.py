@@ -1,30 +1,60 @@
-"""Gaussian noise of a given standard deviation; nothing else."""
+r"""Gaussian noise of a given standard deviation, added to a sum; nothing else.
+
+Two uniform numbers of 32 bits each, from the counter-based generator Philox 4x32-10 on the device, make two Gaussian ones
+(Box and Muller, 1958): :math:`z = \sqrt{-2 \ln u}\, (\sin 2\pi v, \cos 2\pi v)`, up to 6.8 standard deviations. Each tensor
+has counters of its own, so no number is ever used twice.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from tfdpbc import native
 
-def gaussian(shapes: Sequence[Sequence[int]], stddevs: Sequence[Any], key: Any) -> list[Any]:
-    """Independent float32 noise for each shape, from a counter-based generator (Philox) on the device.
 
-    All numbers are slices of one draw: its positions are independent, so variables never share a number.
+def add_gaussian(sums: Sequence[Any], stddevs: Sequence[Any], key: Any, divisor: float = 1.0) -> list[Any]:
+    """``(sum + stddev * z) / divisor`` for each tensor, with independent standard normal z.
 
     Args:
-      shapes: one fully known shape per tensor.
-      stddevs: one standard deviation (float or scalar tensor) per tensor; 0 gives exact zeros.
+      sums: float32 tensors of fully known shapes.
+      stddevs: one standard deviation (float or scalar tensor) per tensor; 0 adds exact zeros.
       key: int64 ``[2]``, fresh for each round; the same key gives the same noise.
+      divisor: a public number.
 
     Returns:
-      One float32 tensor per shape.
+      One float32 tensor per sum.
     """
-    sizes = [tf.TensorShape(shape).num_elements() for shape in shapes]
-    flat = tf.random.stateless_normal([sum(sizes)], seed=key, dtype=tf.float32, alg="philox")
-    parts = tf.split(flat, sizes) if len(sizes) > 1 else [flat]
-    return [
-        tf.reshape(part, shape) * tf.cast(stddev, tf.float32)
-        for part, shape, stddev in zip(parts, shapes, stddevs, strict=True)
-    ]
+    key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=key)
+    divisor = tf.cast(divisor, tf.float32)
+    stddevs = [tf.cast(stddev, tf.float32) for stddev in stddevs]
+    # A counter makes four words of 32 bits, two pairs of numbers.
+    counters = [-(-t.shape.num_elements() // 4) for t in sums]
+    operations = native.operations()
+    if operations is not None:
+        offsets = itertools.accumulate(counters, initial=0)
+        each = zip(sums, stddevs, offsets, strict=False)
+        return [operations.tfdpbc_add_gaussian(t, key, counter, std, divisor, offset=at) for t, std, at in each]
+    sines, cosines = (tf.split(z, [2 * n for n in counters]) for z in _pairs(sum(counters), key, counter))
+    noised = []
+    for t, std, sine, cosine in zip(sums, stddevs, sines, cosines, strict=True):
+        size = t.shape.num_elements()
+        z = tf.concat([sine[: -(-size // 2)], cosine[: size // 2]], 0)
+        noised.append((t + std * tf.reshape(z, t.shape)) / divisor)
+    return noised
+
+
+def _pairs(counters: int, key: Any, counter: Any) -> tuple[Any, Any]:
+    """Two times ``[2 * counters]`` standard normal numbers."""
+    shape, philox = [2 * counters], tf.random.Algorithm.PHILOX.value
+    words = tf.raw_ops.StatelessRandomUniformFullIntV2(shape=shape, key=key, counter=counter, alg=philox, dtype=tf.uint64)
+    low, half = (tf.constant(n, tf.uint64) for n in (2**32 - 1, 32))
+    halves = tf.bitwise.bitwise_and(words, low), tf.bitwise.right_shift(words, half)
+    first, second = (tf.cast(t, tf.float32) for t in halves)
+    radius = tf.sqrt(-2.0 * tf.math.log(first * 2.0**-32 + 2.0**-33))  # never log(0)
+    angle = (2 * math.pi) * (second * 2.0**-32)
+    return radius * tf.sin(angle), radius * tf.cos(angle)

@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdpbc import native
 from tfdpbc.errors import TfdpbcError
-from tfdpbc.gradients.onepass import native
 from tfdpbc.random import Streams
 from tfdpbc.training.feed import Feed, ahead
 from tfdpbc.training.round import Release, Round

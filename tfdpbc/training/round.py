@@ -69,11 +69,11 @@ class Round:
             total, state = replica.all_reduce(tf.distribute.ReduceOp.SUM, (total, state))
         if self.plan.noise_multiplier > 0:
             stddev = self.plan.noise_multiplier * self.plan.sensitivities(bounds)
-            drawn = noise.gaussian(
-                [t.shape for t in total], [stddev[block] for block in self.block_of_variable], noise_key
-            )
-            total = [t + n for t, n in zip(total, drawn, strict=True)]
-        return Release([t / self.plan.divisor for t in total], losses, outputs, state)
+            stddevs = [stddev[block] for block in self.block_of_variable]
+            update = noise.add_gaussian(total, stddevs, noise_key, self.plan.divisor)
+        else:
+            update = [t / self.plan.divisor for t in total]
+        return Release(update, losses, outputs, state)
 
     def _aggregate(self, pool: Any, indices: Any, mask: Any, bounds: Any, layer_key: Any) -> tuple[Any, ...]:
         """The clipped sum over all contributions, a physical micro-batch of k contributions at a time."""

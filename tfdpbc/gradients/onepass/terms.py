@@ -119,7 +119,7 @@ class Outer:
         positions, p, q = self.a.shape[-2], self.a.shape[-1], self.d.shape[-1]
         self.form = "factors"
         if positions == 1:
-            squares = tf.square(self._by_group(self.a) * self._by_group(self.d))
+            squares = _product_of_squares(self.a, self.d)
         elif gram_is_cheaper(positions, p, q):
             self.form = "Gram matrices"
             gram = tf.matmul(self.a, self.a, transpose_b=True) * tf.matmul(self.d, self.d, transpose_b=True)
@@ -133,13 +133,6 @@ class Outer:
             squares = squared_norms(self.gradient)
         squares = squares if squares.shape.rank == 1 else tf.reduce_sum(squares, 1)
         self.squares = squares
-
-    @staticmethod
-    def _by_group(t: Any) -> Any:
-        """Norms over the last two axes, of tiny and huge numbers too: one factor may undo the other."""
-        largest = tf.reduce_max(tf.abs(t), axis=[-2, -1], keepdims=True)
-        shares = tf.math.divide_no_nan(t, largest)
-        return tf.sqrt(tf.reduce_sum(tf.square(shares), axis=[-2, -1])) * largest[..., 0, 0]
 
     def _product(self) -> Any:
         return tf.matmul(self.a, self.d, transpose_a=True)
@@ -165,6 +158,26 @@ class Outer:
         if len(outlines) > 1 or None in outlines:
             return None
         return Outer(tf.concat([t.a for t in terms], -2), tf.concat([t.d for t in terms], -2), self.assemble)
+
+
+LARGEST_SQUARE, SMALLEST_SQUARE = 1e12, 1e-25
+"""Sums of squares below the first are multiplied as they are; below the second, squares that vanished may be missing."""
+
+
+def _product_of_squares(a: Any, d: Any) -> tf.Tensor:
+    """``|a|^2 |d|^2``, norms over the last two axes; never too small, of tiny and huge numbers either."""
+    squares = [tf.reduce_sum(tf.square(t), axis=[-2, -1]) for t in (a, d)]
+    # What may be missing is made up for: that adds at most 3e-7 to a norm, and only to those that are as small.
+    plain = [tf.maximum(s, SMALLEST_SQUARE) for s in squares]
+    ordinary = tf.reduce_all([tf.reduce_max(s) <= LARGEST_SQUARE for s in squares])  # NaN is not
+    return tf.cond(ordinary, lambda: plain[0] * plain[1], lambda: tf.square(_scaled_norm(a) * _scaled_norm(d)))
+
+
+def _scaled_norm(t: Any) -> tf.Tensor:
+    """Norms over the last two axes without overflow: one factor may undo the other."""
+    largest = tf.reduce_max(tf.abs(t), axis=[-2, -1], keepdims=True)
+    shares = tf.math.divide_no_nan(t, largest)
+    return tf.sqrt(tf.reduce_sum(tf.square(shares), axis=[-2, -1])) * largest[..., 0, 0]
 
 
 def gram_is_cheaper(positions: int, p: int, q: int) -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdpbc.gradients.onepass import native
+from tfdpbc import native
 from tfdpbc.gradients.onepass.recording import Call
 from tfdpbc.gradients.onepass.registry import register
 from tfdpbc.gradients.onepass.rules.conv import ConvRule, grouped
@@ -36,12 +36,12 @@ KEPT_FROM = 96
 
 class Conv2DRule(ConvRule):
     def kernel_term(self, layer: Any, call: Call, x: Any, d: Any) -> Term:
-        operation, geometry = native.operation(), Geometry(layer, x, d)
+        operations, geometry = native.operations(), Geometry(layer, x, d)
         one_run = layer.groups == 1 and set(layer.dilation_rate) == {1}
         even_strides = len(set(layer.strides)) == 1
         may_gram = call.s == 1 and even_strides
-        if one_run and operation is not None and not (may_gram and geometry.gram_is_cheaper(NATIVE_SHARE)):
-            return Native(operation, layer, call, x, d)
+        if one_run and operations is not None and not (may_gram and geometry.gram_is_cheaper(NATIVE_SHARE)):
+            return Native(operations.tfdpbc_conv_gradients, layer, call, x, d)
         if not (one_run and even_strides):
             return grouped(layer, call, x, d, layer.groups)
         if may_gram and geometry.gram_is_cheaper():

@@ -1,6 +1,6 @@
-"""An operation in C++ for the gradients of convolutions on a CPU, where it was built: see `build`.
+"""Operations in C++ for CPUs, where they were built (see `build`): gradients of convolutions, Gaussian noise.
 
-Without it everything works, by TensorFlow's own operations (the same numbers, about half as fast where it matters).
+Without them everything works, by TensorFlow's own operations: the same numbers, slower.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _local = threading.local()
 
 
 def library() -> pathlib.Path:
-    """Where the operation for this TensorFlow lies once it is built."""
-    return pathlib.Path(__file__).with_name(f"_conv_tf{tf.__version__}.so")
+    """Where the operations for this TensorFlow lie once they are built."""
+    return pathlib.Path(__file__).with_name(f"_native_tf{tf.__version__}.so")
 
 
 @functools.cache
 def _loaded() -> Any:
     if not library().exists() or tf.config.list_physical_devices("GPU"):
-        return None  # beside a GPU its inputs and outputs would have to cross over
-    return tf.load_op_library(str(library())).tfdpbc_conv_gradients
+        return None  # beside a GPU their inputs and outputs would have to cross over
+    return tf.load_op_library(str(library()))
 
 
-def operation() -> Any:
-    """The operation, or None where there is none, where it is switched off, or where TFDPBC_NATIVE=0 says so."""
+def operations() -> Any:
+    """The module of the operations, or None where there is none, where it is off, or where TFDPBC_NATIVE=0 says so."""
     if getattr(_local, "off", False) or os.environ.get("TFDPBC_NATIVE") == "0":
         return None
     return _loaded()

@@ -1,4 +1,4 @@
-"""Builds the C++ operation for the TensorFlow that is installed: `python -m tfdpbc.gradients.onepass.native.build`.
+"""Builds the C++ operations for the TensorFlow that is installed: `python -m tfdpbc.native.build`.
 
 `make install` runs it. It needs g++ or another C++17 compiler (CXX names it) and takes under a minute. Exit status 0 where
 there is no compiler: the package works without.
@@ -15,11 +15,13 @@ import tempfile
 
 import click
 
-VARIANTS = {"ConvGradientsAvx512": ("-mavx512f", "-mfma"), "ConvGradientsAvx2": ("-mavx2", "-mfma")}
+VARIANTS = {"Avx512": ("-mavx512f", "-mfma"), "Avx2": ("-mavx2", "-mfma")}
+KERNELS = {"conv": ("ConvGradients",), "noise": ("AddGaussian", "-fno-math-errno", "-fno-trapping-math")}
+"""Source → its function, and what the compiler may take for granted to make vector instructions of loops."""
 
 
 def build() -> pathlib.Path:
-    """Compiles the operation and returns its file.
+    """Compiles the operations and returns their file.
 
     Raises:
       FileNotFoundError: there is no compiler.
@@ -27,7 +29,7 @@ def build() -> pathlib.Path:
     """
     import tensorflow as tf
 
-    from tfdpbc.gradients.onepass import native
+    from tfdpbc import native
 
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     if compiler is None:
@@ -36,13 +38,15 @@ def build() -> pathlib.Path:
     common = [compiler, "-std=c++17", "-fPIC", "-w", *(["-DTFDPBC_X86"] if x86 else [])]
     with tempfile.TemporaryDirectory() as scratch:
         objects = []
-        for name, flags in {"ConvGradientsGeneric": (), **(VARIANTS if x86 else {})}.items():
-            objects.append(f"{scratch}/{name}.o")
-            source = str(here / "conv_kernel.cc")
-            _run([*common, "-O3", *flags, f"-DTFDPBC_VARIANT={name}", "-c", source, "-o", objects[-1]])
-        built = f"{scratch}/conv.so"
+        for variant, flags in {"Generic": (), **(VARIANTS if x86 else {})}.items():
+            for kernel, (function, *granted) in KERNELS.items():
+                objects.append(f"{scratch}/{kernel}{variant}.o")
+                source = str(here / f"{kernel}_kernel.cc")
+                what = [f"-DTFDPBC_VARIANT={function}{variant}", "-c", source, "-o", objects[-1]]
+                _run([*common, "-O3", *flags, *granted, *what])
+        built, sources = f"{scratch}/native.so", [str(here / f"{kernel}.cc") for kernel in KERNELS]
         tensorflow = [*tf.sysconfig.get_compile_flags(), *tf.sysconfig.get_link_flags()]
-        _run([*common, "-O2", "-shared", str(here / "conv.cc"), *objects, "-o", built, *tensorflow])
+        _run([*common, "-O2", "-shared", *sources, *objects, "-o", built, *tensorflow])
         # Moved into place at once: a process that loads it never sees a part of it.
         beside = native.library().with_suffix(f".{os.getpid()}")
         shutil.copy(built, beside)
@@ -60,7 +64,7 @@ def main() -> None:
     try:
         click.echo(f"built {build()}")
     except FileNotFoundError as error:
-        click.echo(f"not built ({error}): convolutions use TensorFlow's own operations", err=True)
+        click.echo(f"not built ({error}): TensorFlow's own operations do it", err=True)
 
 
 if __name__ == "__main__":
