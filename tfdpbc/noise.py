@@ -36,8 +36,8 @@ def add_gaussian(sums: Sequence[Any], stddevs: Sequence[Any], key: Any, divisor:
     counters = [-(-t.shape.num_elements() // 4) for t in sums]
     operations = native.operations()
     if operations is not None:
-        offsets = itertools.accumulate(counters, initial=0)
-        each = zip(sums, stddevs, offsets, strict=False)
+        offsets = [0, *itertools.accumulate(counters)][:-1]
+        each = zip(sums, stddevs, offsets, strict=True)
         return [operations.tfdpbc_add_gaussian(t, key, counter, std, divisor, offset=at) for t, std, at in each]
     sines, cosines = (tf.split(z, [2 * n for n in counters]) for z in _pairs(sum(counters), key, counter))
     noised = []
@@ -51,7 +51,9 @@ def add_gaussian(sums: Sequence[Any], stddevs: Sequence[Any], key: Any, divisor:
 def _pairs(counters: int, key: Any, counter: Any) -> tuple[Any, Any]:
     """Two times ``[2 * counters]`` standard normal numbers."""
     shape, philox = [2 * counters], tf.random.Algorithm.PHILOX.value
-    words = tf.raw_ops.StatelessRandomUniformFullIntV2(shape=shape, key=key, counter=counter, alg=philox, dtype=tf.uint64)
+    words = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=shape, key=key, counter=counter, alg=philox, dtype=tf.uint64
+    )
     low, half = (tf.constant(n, tf.uint64) for n in (2**32 - 1, 32))
     halves = tf.bitwise.bitwise_and(words, low), tf.bitwise.right_shift(words, half)
     first, second = (tf.cast(t, tf.float32) for t in halves)

@@ -50,14 +50,16 @@ class ConvOp : public OpKernel {
     s.stride_rows = strides_[0], s.stride_columns = strides_[1];
     s.top = offset_[0], s.left = offset_[1];
     const int64_t numbers = s.kernel_rows * s.run() * s.features;
-    Tensor *squares = nullptr, *gradients = nullptr;
+    Tensor *squares = nullptr, *biases = nullptr, *gradients = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({s.contributions}), &squares));
-    OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({s.contributions, keep_ ? numbers : 0}), &gradients));
+    OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({s.contributions, s.features}), &biases));
+    OP_REQUIRES_OK(context, context->allocate_output(2, TensorShape({s.contributions, keep_ ? numbers : 0}), &gradients));
     if (s.contributions == 0) return;
     const float *from_x = x.flat<float>().data(), *from_d = d.flat<float>().data();
-    float *to = squares->flat<float>().data(), *all = keep_ ? gradients->flat<float>().data() : nullptr;
+    float *to = squares->flat<float>().data(), *to_bias = biases->flat<float>().data();
+    float* all = keep_ ? gradients->flat<float>().data() : nullptr;
     tfdpbc::ConvGradients* compute = Fastest();
-    auto work = [&](int64_t begin, int64_t end) { compute(s, from_x, from_d, to, all, begin, end); };
+    auto work = [&](int64_t begin, int64_t end) { compute(s, from_x, from_d, to, to_bias, all, begin, end); };
     const int64_t cost = s.examples * s.rows * s.columns * numbers / 8 + 1000;  // cycles for one contribution
     const auto& threads = *context->device()->tensorflow_cpu_worker_threads();
     tensorflow::Shard(threads.num_threads, threads.workers, s.contributions, cost, work);
@@ -75,6 +77,7 @@ REGISTER_OP("TfdpbcConvGradients")
     .Input("x: float")
     .Input("d: float")
     .Output("squares: float")
+    .Output("biases: float")
     .Output("gradients: float")
     .Attr("kernel: list(int)")
     .Attr("strides: list(int)")
@@ -84,6 +87,7 @@ REGISTER_OP("TfdpbcConvGradients")
     .SetShapeFn([](InferenceContext* context) {
       context->set_output(0, context->UnknownShapeOfRank(1));
       context->set_output(1, context->UnknownShapeOfRank(2));
+      context->set_output(2, context->UnknownShapeOfRank(2));
       return absl::OkStatus();
     });
 REGISTER_KERNEL_BUILDER(Name("TfdpbcConvGradients").Device(DEVICE_CPU), ConvOp);

@@ -20,11 +20,13 @@ namespace {
 #define TFDPBC_VARIANT ConvGradientsGeneric
 #endif
 
+// A block of G is up to kVectors vectors wide, and as many rows high as registers can hold: enough sums that none waits.
 #if defined(__AVX512F__)
-constexpr int kLanes = 16, kRows = 6, kVectors = 4;  // 24 of 32 registers hold sums
+constexpr int kLanes = 16, kVectors = 4, kSums = 24;  // of 32 registers
 #else
-constexpr int kLanes = 8, kRows = 4, kVectors = 2;  // 8 of 16
+constexpr int kLanes = 8, kVectors = 2, kSums = 10;  // of 16
 #endif
+constexpr int Height(int vectors) { return kSums / vectors; }
 typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float)), aligned(4)));
 
 
@@ -51,35 +53,22 @@ void Block(const Sizes& s, const float* x, const float* d, float* sums) {
   std::memcpy(sums, total, sizeof(total));
 }
 
-template <int V>
+template <int R, int V>
 void Rows(int rows, const Sizes& s, const float* x, const float* d, float* sums) {
-  switch (rows) {
-    case 1: return Block<1, V>(s, x, d, sums);
-    case 2: return Block<2, V>(s, x, d, sums);
-    case 3: return Block<3, V>(s, x, d, sums);
-    case 4: return Block<4, V>(s, x, d, sums);
-#if defined(__AVX512F__)
-    case 5: return Block<5, V>(s, x, d, sums);
-    default: return Block<6, V>(s, x, d, sums);
-#endif
-  }
+  if (rows == R) return Block<R, V>(s, x, d, sums);
+  if constexpr (R > 1) Rows<R - 1, V>(rows, s, x, d, sums);
 }
 
+template <int V>
 void Dispatch(int rows, int vectors, const Sizes& s, const float* x, const float* d, float* sums) {
-  switch (vectors) {
-    case 1: return Rows<1>(rows, s, x, d, sums);
-    case 2: return Rows<2>(rows, s, x, d, sums);
-#if defined(__AVX512F__)
-    case 3: return Rows<3>(rows, s, x, d, sums);
-    default: return Rows<4>(rows, s, x, d, sums);
-#endif
-  }
+  if (vectors == V) return Rows<Height(V), V>(rows, s, x, d, sums);
+  if constexpr (V > 1) Dispatch<V - 1>(rows, vectors, s, x, d, sums);
 }
 
-// Copies one contribution with zeros around it, so that the inner loops know no borders.
-void Pad(const Sizes& s, const float* x, const float* d, std::vector<float>* xs, std::vector<float>* ds) {
+// Copies one contribution with zeros around it, so that the inner loops know no borders. Returns where d lies then: in its
+// own place if whole vectors hold its features.
+const float* Pad(const Sizes& s, const float* x, const float* d, std::vector<float>* xs, std::vector<float>* ds) {
   std::fill(xs->begin(), xs->end(), 0.f);
-  std::fill(ds->begin(), ds->end(), 0.f);
   const int64_t line = s.padded_width() * s.channels;
   const int64_t last = std::min(s.padded_width() - s.left, s.width);
   for (int64_t e = 0; e < s.examples; ++e) {
@@ -89,33 +78,59 @@ void Pad(const Sizes& s, const float* x, const float* d, std::vector<float>* xs,
                     x + (e * s.height + h) * s.width * s.channels, last * s.channels * sizeof(float));
     }
   }
-  const int64_t positions = s.examples * s.rows * s.columns;
-  for (int64_t t = 0; t < positions; ++t)
+  if (s.features == PaddedFeatures(s)) return d;
+  std::fill(ds->begin(), ds->end(), 0.f);
+  for (int64_t t = 0; t < s.examples * s.rows * s.columns; ++t)
     std::memcpy(ds->data() + t * PaddedFeatures(s), d + t * s.features, s.features * sizeof(float));
+  return ds->data();
+}
+
+// The gradient of what is added to the output: d summed over positions.
+void Bias(const Sizes& s, const float* d, float* bias) {
+  const int64_t positions = s.examples * s.rows * s.columns, width = PaddedFeatures(s);
+  for (int64_t f = 0; f < width; f += kLanes) {
+    Lanes total[4] = {};  // several, so that none waits; also sums of fewer terms, which round less
+    int64_t t = 0;
+    for (; t + 4 <= positions; t += 4)
+      for (int k = 0; k < 4; ++k) total[k] += *reinterpret_cast<const Lanes*>(d + (t + k) * width + f);
+    for (; t < positions; ++t) total[0] += *reinterpret_cast<const Lanes*>(d + t * width + f);
+    total[0] = (total[0] + total[1]) + (total[2] + total[3]);
+    std::memcpy(bias + f, total, std::min<int64_t>(kLanes, s.features - f) * sizeof(float));
+  }
+}
+
+// Lanes beyond the last feature hold zeros (or, where x is not finite, something that is not finite, as the others do).
+double Squares(const float* sums, int vectors) {
+  Lanes total = {};
+  for (int v = 0; v < vectors; ++v) {
+    const Lanes part = reinterpret_cast<const Lanes*>(sums)[v];
+    total += part * part;
+  }
+  double sum = 0;
+  for (int i = 0; i < kLanes; ++i) sum += total[i];
+  return sum;
 }
 
 // The squared norm of one contribution; its gradient too where `gradient` is not null. The vectors are scratch.
-float One(const Sizes& s, const float* x, const float* d, float* gradient, std::vector<float>* xs,
+float One(const Sizes& s, const float* x, const float* d, float* bias, float* gradient, std::vector<float>* xs,
           std::vector<float>* ds) {
-  Pad(s, x, d, xs, ds);
+  d = Pad(s, x, d, xs, ds);
+  Bias(s, d, bias);
   const int64_t line = s.padded_width() * s.channels;
-  alignas(64) float sums[kRows * kVectors * kLanes];
+  alignas(64) float sums[kSums * kLanes];
   double squares = 0;
   for (int64_t i = 0; i < s.kernel_rows; ++i) {
     for (int64_t f = 0; f < s.features; f += kVectors * kLanes) {
       const int vectors = std::min<int64_t>(kVectors, (PaddedFeatures(s) - f) / kLanes);
       const int64_t kept = std::min<int64_t>(s.features - f, vectors * kLanes);
-      for (int64_t l = 0; l < s.run(); l += kRows) {
-        const int rows = std::min<int64_t>(kRows, s.run() - l);
-        Dispatch(rows, vectors, s, xs->data() + i * line + l, ds->data() + f, sums);
-        for (int k = 0; k < rows; ++k) {
-          const float* from = sums + k * vectors * kLanes;
-          float part = 0;
-          for (int64_t v = 0; v < kept; ++v) part += from[v] * from[v];
-          squares += part;
-          if (gradient != nullptr)
-            std::memcpy(gradient + ((i * s.run() + l + k) * s.features + f), from, kept * sizeof(float));
-        }
+      for (int64_t l = 0; l < s.run(); l += Height(vectors)) {
+        const int rows = std::min<int64_t>(Height(vectors), s.run() - l);
+        Dispatch<kVectors>(rows, vectors, s, xs->data() + i * line + l, d + f, sums);
+        squares += Squares(sums, rows * vectors);
+        if (gradient == nullptr) continue;
+        for (int k = 0; k < rows; ++k)
+          std::memcpy(gradient + ((i * s.run() + l + k) * s.features + f), sums + k * vectors * kLanes,
+                      kept * sizeof(float));
       }
     }
   }
@@ -124,14 +139,14 @@ float One(const Sizes& s, const float* x, const float* d, float* gradient, std::
 
 }  // namespace
 
-void TFDPBC_VARIANT(const Sizes& s, const float* x, const float* d, float* squares, float* gradients, int64_t begin,
-                    int64_t end) {
+void TFDPBC_VARIANT(const Sizes& s, const float* x, const float* d, float* squares, float* biases, float* gradients,
+                    int64_t begin, int64_t end) {
   const int64_t positions = s.examples * s.rows * s.columns, numbers = s.kernel_rows * s.run() * s.features;
   std::vector<float> xs(s.examples * s.padded_height() * s.padded_width() * s.channels);
-  std::vector<float> ds(positions * PaddedFeatures(s));
+  std::vector<float> ds(s.features == PaddedFeatures(s) ? 0 : positions * PaddedFeatures(s));
   for (int64_t h = begin; h < end; ++h) {
     squares[h] = One(s, x + h * s.examples * s.height * s.width * s.channels, d + h * positions * s.features,
-                     gradients == nullptr ? nullptr : gradients + h * numbers, &xs, &ds);
+                     biases + h * s.features, gradients == nullptr ? nullptr : gradients + h * numbers, &xs, &ds);
   }
 }
 

@@ -16,9 +16,10 @@ struct Sizes {
   int64_t run() const { return kernel_columns * channels; }  // numbers of a kernel row, which lie together
 };
 
-// For the contributions begin..end-1: their gradients' squared norms, and the gradients where `gradients` is not null.
-using ConvGradients = void(const Sizes& sizes, const float* x, const float* d, float* squares, float* gradients,
-                           int64_t begin, int64_t end);
+// For the contributions begin..end-1: the squared norms of their kernels' gradients, those gradients where `gradients` is not
+// null, and the gradients of biases.
+using ConvGradients = void(const Sizes& sizes, const float* x, const float* d, float* squares, float* biases,
+                           float* gradients, int64_t begin, int64_t end);
 ConvGradients ConvGradientsGeneric;
 #ifdef TFDPBC_X86
 ConvGradients ConvGradientsAvx2, ConvGradientsAvx512;

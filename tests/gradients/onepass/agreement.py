@@ -9,10 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from tests import oracles
+from tfdpbc import native
 from tfdpbc.algorithms import BatchGradient
 from tfdpbc.gradients.function import Examples, ModelFunction
 from tfdpbc.gradients.losses import PerExampleLoss
-from tfdpbc.gradients.onepass import OnePassEngine, native
+from tfdpbc.gradients.onepass import OnePassEngine
 
 TOLERANCE = 1e-5
 """Relative to the norm of the whole gradient: a bias before a normalisation has gradient zero, and rounding noise."""
@@ -70,7 +71,7 @@ def check(model, x, y=None, groups=None, loss=oracles.LOSS, tolerance=TOLERANCE)
 def ways(model):
     """With and without the operation in C++, where it was built and there is a layer that may take it."""
     convolutions = any(isinstance(layer, keras.layers.Conv2D) for layer in model._flatten_layers())
-    return [native.off, contextlib.nullcontext] if convolutions and native.operation() else [contextlib.nullcontext]
+    return [native.off, contextlib.nullcontext] if convolutions and native.operations() else [contextlib.nullcontext]
 
 
 def compare(model, found, each, weights, tolerance=TOLERANCE):

@@ -4,9 +4,10 @@ import keras
 import pytest
 
 from tests.gradients.onepass.agreement import classifier
+from tfdpbc import native
 from tfdpbc.algorithms import BatchGradient
 from tfdpbc.gradients.function import ModelFunction
-from tfdpbc.gradients.onepass import OnePassEngine, cost, native
+from tfdpbc.gradients.onepass import OnePassEngine, cost
 
 layers = keras.layers
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from tests import oracles
 from tests.gradients.onepass.agreement import check, classifier, gather, onepass, perturbed
+from tfdpbc import native
 from tfdpbc.algorithms import BatchGradient
-from tfdpbc.gradients.onepass import native, rules, unsupported
+from tfdpbc.gradients.onepass import rules, unsupported
 from tfdpbc.gradients.onepass.registry import registered
 from tfdpbc.gradients.onepass.rules import applications
 

@@ -15,7 +15,7 @@ from tfdpbc.gradients.onepass.recording import Call
 from tfdpbc.gradients.onepass.registry import LayerRule, register
 from tfdpbc.gradients.onepass.rules.lora import adapters
 from tfdpbc.gradients.onepass.rules.patches import channels_last, padded, patches
-from tfdpbc.gradients.onepass.terms import Outer, Term, size, total
+from tfdpbc.gradients.onepass.terms import Materialized, Outer, Term, size, total
 
 
 class ConvRule(LayerRule):
@@ -23,13 +23,18 @@ class ConvRule(LayerRule):
 
     def terms(self, layer: Any, call: Call) -> Iterable[tuple[Any, Term]]:
         x, d = (channels_last(t, layer.data_format) for t in (call.inputs, call.gradient))
+        term = None
         if lora := adapters(layer, call):
             variables, values = lora
             yield from zip(variables, adapter_terms(layer, call, x, d, *values), strict=True)
         else:
-            yield layer.kernel, self.kernel_term(layer, call, x, d)
+            term = self.kernel_term(layer, call, x, d)
+            yield layer.kernel, term
         if layer.use_bias:
-            yield layer.bias, total(call.split(d), layer.bias.shape)
+            # Some ways to the kernel's norm pass by the bias's gradient.
+            bias = getattr(term, "bias", None)
+            found = total(call.split(d), layer.bias.shape) if bias is None else Materialized.of(bias, layer.bias.shape)
+            yield layer.bias, found
 
     def kernel_term(self, layer: Any, call: Call, x: Any, d: Any) -> Term:
         return grouped(layer, call, x, d, layer.groups)

@@ -27,8 +27,8 @@ from tfdpbc.gradients.onepass.rules.conv import ConvRule, grouped
 from tfdpbc.gradients.onepass.rules.patches import margins, padded
 from tfdpbc.gradients.onepass.terms import Materialized, Term, rows, scaled, size, squared_norms, trusted
 
-NATIVE_SHARE = 0.35
-"""The C++ operation runs at about three times the speed of batched matrix products on a CPU: Gram matrices must take less
+NATIVE_SHARE = 0.2
+"""The C++ operation runs at about five times the speed of batched matrix products on a CPU: Gram matrices must take less
 than this share of its operations to be faster."""
 KEPT_FROM = 96
 """With fewer positions than this in a contribution, computing the sum anew is cheaper than writing and reading gradients."""
@@ -154,8 +154,8 @@ class Native:
             offset=[before for before, _ in around],
             examples=call.s,
         )
-        squares, gradient = self.computed(keep=self.keep)
-        self.squares = tf.ensure_shape(squares, [call.k])
+        squares, bias, gradient = self.computed(keep=self.keep)
+        self.squares, self.bias = tf.ensure_shape(squares, [call.k]), tf.ensure_shape(bias, [call.k, d.shape[-1]])
         self.gradient = tf.ensure_shape(gradient, [call.k, size(self.shape)]) if self.keep else None
 
     def weighted_sum(self, weights: Any, keep: Any = None) -> Any:
@@ -166,7 +166,7 @@ class Native:
         return filter_gradient(self.x, self.d, weights, keep, self.shape, self.layer.strides[0], self.layer.padding)
 
     def materialized(self) -> Any:
-        gradient = self.computed(keep=True)[1] if self.gradient is None else self.gradient
+        gradient = self.computed(keep=True)[2] if self.gradient is None else self.gradient
         return tf.reshape(gradient, [self.call.k, *self.shape])
 
 

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 import tfdpbc as dp
 from tests import oracles
 from tests.training.helpers import N, private
-from tfdpbc.gradients.onepass import native
-from tfdpbc.gradients.onepass.native import build
+from tfdpbc import native
 from tfdpbc.gradients.onepass.recording import Call
 from tfdpbc.gradients.onepass.rules import conv2d
 
-built = pytest.mark.skipif(native.operation() is None, reason="the C++ operation was not built (no compiler)")
+built = pytest.mark.skipif(native.operations() is None, reason="the C++ operations were not built (no compiler)")
 
 
 def case(kernel, strides, padding, size, channels, filters, examples, contributions=3, seed=0):
@@ -46,7 +45,7 @@ def cases(draw):
 def test_equal_to_the_gradient_of_each_contribution(drawn):
     """Every kernel, stride, padding and number of channels, lanes of the processor filled or not."""
     layer, call, x, d = case(*drawn)
-    term = conv2d.Native(native.operation(), layer, call, x, d)
+    term = conv2d.Native(native.operations().tfdpbc_conv_gradients, layer, call, x, d)
     want = []
     for h in range(call.k):
         rows = slice(h * call.s, (h + 1) * call.s)
@@ -62,6 +61,7 @@ def test_equal_to_the_gradient_of_each_contribution(drawn):
         # Rounding is relative to what is added up, of which little may be left.
         scale = np.linalg.norm(x[rows]) * np.linalg.norm(d[rows])
         assert np.sqrt(term.squares[h]) == pytest.approx(np.linalg.norm(gradient), rel=1e-6, abs=1e-6 * float(scale))
+    np.testing.assert_allclose(term.bias, tf.reduce_sum(call.split(d), [1, 2, 3]), rtol=1e-5, atol=2e-5)
     weights = tf.constant([0.3, 0.0, 2.0])
     for keep in (None, tf.constant([True, True, False])):
         kept = np.ones(3) if keep is None else np.float32(keep)
@@ -75,7 +75,7 @@ def test_equal_to_the_gradient_of_each_contribution(drawn):
 def test_what_is_not_finite_shows_in_its_norm_alone(bad, size):
     layer, call, x, d = case((3, 3), (1, 1), "same", (size, size), 2, 5, 1)
     x = tf.tensor_scatter_nd_update(x, [[1, 0, 0, 0]], [bad])
-    term = conv2d.Native(native.operation(), layer, call, x, d)
+    term = conv2d.Native(native.operations().tfdpbc_conv_gradients, layer, call, x, d)
     assert np.isfinite(term.squares).tolist() == [True, False, True]
     assert np.all(np.isfinite(term.weighted_sum(tf.constant([1.0, 0.0, 1.0]), tf.constant([True, False, True]))))
 
@@ -84,17 +84,9 @@ def test_what_is_not_finite_shows_in_its_norm_alone(bad, size):
 def test_rows_that_make_no_whole_contributions_are_refused():
     x = tf.zeros([3, 4, 4, 1])
     with pytest.raises(tf.errors.InvalidArgumentError, match="whole contributions"):
-        native.operation()(x=x, d=x, kernel=[1, 1], strides=[1, 1], offset=[0, 0], examples=2, keep=False)
-
-
-def test_off_and_the_environment_switch_it_off(monkeypatch):
-    with native.off():
-        assert native.operation() is None
-        with native.off():
-            pass
-        assert native.operation() is None
-    monkeypatch.setenv("TFDPBC_NATIVE", "0")
-    assert native.operation() is None
+        native.operations().tfdpbc_conv_gradients(
+            x=x, d=x, kernel=[1, 1], strides=[1, 1], offset=[0, 0], examples=2, keep=False
+        )
 
 
 @built
@@ -107,9 +99,3 @@ def test_xla_takes_tensorflows_own_operations():
         model.fit(*oracles.blobs(N, (6, 6, 2)), verbose=0, epochs=1)
         found.append(oracles.flat(net.get_weights()))
     np.testing.assert_allclose(found[0], found[1], atol=2e-5)
-
-
-def test_no_compiler_is_no_error(monkeypatch, capsys):
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    build.main()
-    assert "not built (no compiler 'no-such-compiler'" in capsys.readouterr().err
