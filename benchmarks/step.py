@@ -2,8 +2,9 @@
 
     python benchmarks/step.py [--models tutorial_cnn,mlp] [--repeats 15] [--markdown FILE] [--memory]
 
-Each repeat times a few steps of every variant one after the other, so that a slow moment of the machine hits all of them; a
-ratio is the median over repeats of (variant / plain). Plain is the barest loop there is: one `tf.function` that gathers
+Each repeat times some steps of every variant one after the other, so that a slow moment of the machine hits all of them; a
+ratio is the median over repeats of (variant / plain), of the time that passed and of the processor's time, which other
+programs disturb less. Plain is the barest loop there is: one `tf.function` that gathers
 each batch from resident data, computes the mean loss, its gradient and the optimizer's step. The private side is the whole
 of `PrivateModel.fit`: drawing, per-example clipping, noise, optimizer, the running loss. `keras fit` is shown beside.
 `--memory` runs every variant in a process of its own and prints the growth of its peak resident size from before the first
@@ -19,7 +20,6 @@ import json
 import os
 import platform
 import resource
-import statistics
 import subprocess
 import sys
 import time
@@ -37,6 +37,8 @@ from tfdpbc import models
 from tfdpbc.gradients.auto import ENGINES
 
 VOCABULARY, LENGTH = 5000, 64
+EPOCHS = 3
+"""Epochs of a timed call: what `fit` does once, before them, is part of it."""
 
 
 class Subject(NamedTuple):
@@ -105,7 +107,7 @@ def bare(model: keras.Model, x: Any, y: Any, batch: int, steps: int) -> Callable
             total += value
         return total
 
-    return lambda: run().numpy()
+    return lambda: [run().numpy() for _ in range(EPOCHS)]
 
 
 def variants(name: str, batch: int | None, steps: int) -> dict[str, Callable[[], Callable[[], Any]]]:
@@ -117,13 +119,13 @@ def variants(name: str, batch: int | None, steps: int) -> dict[str, Callable[[],
 
     def fit() -> Callable[[], Any]:
         model = compiled(subject.build(), steps)
-        return lambda: model.fit(x, y, batch_size=batch, epochs=1, verbose=0)
+        return lambda: model.fit(x, y, batch_size=batch, epochs=EPOCHS, verbose=0)
 
     def private(sampling: Any, engine: str = "auto", noise: float = 1.0) -> Callable[[], Callable[[], Any]]:
         def make() -> Callable[[], Any]:
             plan = dp.PrivacyPlan(sampling, dp.FullGradientClipping(1.0), noise, 10**6)
             model = compiled(dp.PrivateModel(subject.build(), plan, engine=engine), steps)
-            return lambda: model.fit(x, y, epochs=1, verbose=0)
+            return lambda: model.fit(x, y, epochs=EPOCHS, verbose=0)
 
         return make
 
@@ -131,28 +133,28 @@ def variants(name: str, batch: int | None, steps: int) -> dict[str, Callable[[],
     return {
         "plain": lambda: bare(subject.build(), x, y, batch, steps),
         "plain, keras fit": fit,
+        "batch clipping, no noise": private(dp.Shuffling.batch(size, batch), noise=0.0),
         "batch clipping": private(dp.Shuffling.batch(size, batch)),
         "individual, onepass, no noise": private(individual, "onepass", 0.0),
         **{f"individual, {engine}": private(individual, engine) for engine in ENGINES[1:]},
     }
 
 
-def measure(runs: dict[str, Callable[[], Any]], repeats: int, steps: int) -> dict[str, tuple[float, float]]:
-    """Variant → (milliseconds a step, ratio to plain), medians over interleaved repeats."""
+def measure(runs: dict[str, Callable[[], Any]], repeats: int, steps: int) -> dict[str, tuple[float, ...]]:
+    """Variant → (milliseconds a step, ratio to plain, ratio of the processor's time), medians over interleaved repeats."""
     for run in runs.values():  # trace, warm up
         run()
-        run()
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(repeats):
+    clocks = time.perf_counter, time.process_time
+    times: dict[str, np.ndarray] = {name: np.empty([repeats, len(clocks)]) for name in runs}
+    for repeat in range(repeats):
         for name, run in runs.items():
-            start = time.perf_counter()
+            start = [clock() for clock in clocks]
             run()
-            times[name].append((time.perf_counter() - start) / steps)
-    plain = times["plain"]
+            times[name][repeat] = [clock() - begun for clock, begun in zip(clocks, start, strict=True)]
     return {
         name: (
-            1e3 * statistics.median(values),
-            statistics.median(v / p for v, p in zip(values, plain, strict=True)),
+            1e3 / (EPOCHS * steps) * float(np.median(values[:, 0])),
+            *map(float, np.median(values / times["plain"], axis=0)),
         )
         for name, values in times.items()
     }
@@ -192,8 +194,13 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true", help="peak memory instead of time")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    column = "peak MiB | ratio to plain" if options.memory else "ms a step | ratio to plain"
-    lines = [machine(), "", f"| model, batch | variant | {column} |", "|---|---|---|---|"]
+    columns = ["peak MiB", "ratio to plain"] if options.memory else ["ms a step", "ratio to plain", "of processor time"]
+    lines = [
+        machine(),
+        "",
+        f"| model, batch | variant | {' | '.join(columns)} |",
+        "|---|---" + "|---" * len(columns) + "|",
+    ]
     for name in options.models.split(","):
         makers = variants(name, options.batch_size, options.steps)
         if options.one:
@@ -204,9 +211,10 @@ def main() -> None:
             found = memory(name, wanted)
         else:
             found = measure({v: makers[v]() for v in wanted}, options.repeats, options.steps)
-        for variant, (value, ratio) in found.items():
+        for variant, (value, *ratios) in found.items():
             batch = options.batch_size or SUBJECTS[name].batch
-            lines.append(f"| {name}, {batch} | {variant} | {value:.1f} | {ratio:.2f} |")
+            shown = " | ".join([f"{value:.1f}", *(f"{ratio:.2f}" for ratio in ratios)])
+            lines.append(f"| {name}, {batch} | {variant} | {shown} |")
             print(lines[-1], flush=True)
     if options.markdown:
         with open(options.markdown, "a") as file:

@@ -30,7 +30,7 @@ def add_gaussian(sums: Sequence[Any], stddevs: Sequence[Any], key: Any, divisor:
       One float32 tensor per sum.
     """
     key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=key)
-    divisor = tf.cast(divisor, tf.float32)
+    factor = tf.constant(1.0 / divisor, tf.float32)
     stddevs = [tf.cast(stddev, tf.float32) for stddev in stddevs]
     # A counter makes four words of 32 bits, two pairs of numbers.
     counters = [-(-t.shape.num_elements() // 4) for t in sums]
@@ -38,13 +38,13 @@ def add_gaussian(sums: Sequence[Any], stddevs: Sequence[Any], key: Any, divisor:
     if operations is not None:
         offsets = [0, *itertools.accumulate(counters)][:-1]
         each = zip(sums, stddevs, offsets, strict=True)
-        return [operations.tfdpbc_add_gaussian(t, key, counter, std, divisor, offset=at) for t, std, at in each]
+        return [operations.tfdpbc_add_gaussian(t, key, counter, std, factor, offset=at) for t, std, at in each]
     sines, cosines = (tf.split(z, [2 * n for n in counters]) for z in _pairs(sum(counters), key, counter))
     noised = []
     for t, std, sine, cosine in zip(sums, stddevs, sines, cosines, strict=True):
         size = t.shape.num_elements()
         z = tf.concat([sine[: -(-size // 2)], cosine[: size // 2]], 0)
-        noised.append((t + std * tf.reshape(z, t.shape)) / divisor)
+        noised.append((t + std * tf.reshape(z, t.shape)) * factor)
     return noised
 
 

@@ -29,12 +29,12 @@ def test_both_ways_draw_the_same(shapes, key):
 
 @built
 def test_a_key_of_another_size_is_refused():
-    with pytest.raises(tf.errors.InvalidArgumentError, match="key, stddev and divisor must hold one number"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="key, stddev and factor must hold one number"):
         native.operations().tfdpbc_add_gaussian(
             sum=tf.zeros([4]),
             key=tf.zeros([2], tf.uint64),
             counter=tf.zeros([2], tf.uint64),
             stddev=1.0,
-            divisor=1.0,
+            factor=1.0,
             offset=0,
         )

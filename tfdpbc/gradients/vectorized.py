@@ -32,10 +32,15 @@ class MaterializedContributions:
         squares: list[Any] = [[] for _ in range(self.num_blocks)]
         for gradient, block in zip(self.gradients, self.block_of_variable, strict=True):
             flat = tf.reshape(gradient, [gradient.shape[0], -1])
-            squares[block].append(tf.reduce_sum(tf.square(flat), axis=1))
+            # Of one contribution without a copy of its squares.
+            one = flat.shape[0] == 1
+            squares[block].append(2.0 * tf.nn.l2_loss(flat)[None] if one else tf.reduce_sum(tf.square(flat), axis=1))
         return tf.sqrt(tf.stack([tf.add_n(s) for s in squares], axis=1))
 
     def weighted_sum(self, weights: tf.Tensor) -> list[tf.Tensor]:
+        if weights.shape[0] == 1:
+            pairs = zip(self.gradients, self.block_of_variable, strict=True)
+            return [tf.math.multiply_no_nan(gradient[0], weights[0, block]) for gradient, block in pairs]
         finite = tf.reduce_all(tf.math.is_finite(self.block_norms()))
         return tf.cond(finite, lambda: self._sum(weights, False), lambda: self._sum(weights, True))
 
@@ -46,7 +51,7 @@ class MaterializedContributions:
             flat, weight = tf.reshape(gradient, [k, -1]), weights[:, block : block + 1]
             if take_out:  # 0 * NaN is NaN: contributions without weight are taken out, not multiplied
                 flat = tf.where(weight > 0, flat, tf.zeros_like(flat))
-            summed = tf.matmul(weight, flat, transpose_a=True) if k > 1 else weight * flat
+            summed = tf.matmul(weight, flat, transpose_a=True)
             total.append(tf.reshape(summed, shape))
         return total
 

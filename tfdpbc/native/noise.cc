@@ -32,15 +32,15 @@ class AddGaussianOp : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     const Tensor &sum = context->input(0), &key = context->input(1), &counter = context->input(2);
-    const Tensor &stddev = context->input(3), &divisor = context->input(4);
+    const Tensor &stddev = context->input(3), &factor = context->input(4);
     OP_REQUIRES(context, key.NumElements() == 1 && counter.NumElements() == 2 && stddev.NumElements() == 1 &&
-                             divisor.NumElements() == 1,
-                tensorflow::errors::InvalidArgument("key, stddev and divisor must hold one number, counter two"));
+                             factor.NumElements() == 1,
+                tensorflow::errors::InvalidArgument("key, stddev and factor must hold one number, counter two"));
     Tensor* out = nullptr;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, sum.shape(), &out));
     tfdpbc::Noised noised;
     noised.sum = sum.flat<float>().data(), noised.out = out->flat<float>().data(), noised.size = sum.NumElements();
-    noised.stddev = stddev.flat<float>()(0), noised.divisor = divisor.flat<float>()(0);
+    noised.stddev = stddev.flat<float>()(0), noised.factor = factor.flat<float>()(0);
     noised.key = key.flat<tensorflow::uint64>()(0);
     const uint64_t low = counter.flat<tensorflow::uint64>()(0), moved = low + static_cast<uint64_t>(offset_);
     noised.counter[0] = moved, noised.counter[1] = counter.flat<tensorflow::uint64>()(1) + (moved < low);
@@ -67,7 +67,7 @@ REGISTER_OP("TfdpbcAddGaussian")
     .Input("key: uint64")
     .Input("counter: uint64")
     .Input("stddev: float")
-    .Input("divisor: float")
+    .Input("factor: float")
     .Output("noised: float")
     .Attr("offset: int")
     .SetShapeFn(tensorflow::shape_inference::UnchangedShape);

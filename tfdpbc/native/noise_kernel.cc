@@ -103,7 +103,7 @@ void TFDPBC_VARIANT(const Noised& n, int64_t begin, int64_t end) {
       const int64_t stop = part * pairs + to < limit ? part * pairs + to : limit;
       const float *sum = n.sum + start, *z = in_order[part];
       float* out = n.out + start;
-      for (int64_t i = 0; i < stop - start; ++i) out[i] = (sum[i] + z[i]) / n.divisor;
+      for (int64_t i = 0; i < stop - start; ++i) out[i] = (sum[i] + z[i]) * n.factor;
     }
   }
 }

@@ -7,12 +7,12 @@
 
 namespace tfdpbc {
 
-// A tensor of `size` numbers to noise: out = (sum + stddev * z) / divisor. `out` may be `sum`.
+// A tensor of `size` numbers to noise: out = (sum + stddev * z) * factor. `out` may be `sum`.
 struct Noised {
   const float* sum;
   float* out;
   int64_t size;
-  float stddev, divisor;
+  float stddev, factor;
   uint64_t key, counter[2];  // of Philox, TensorFlow's layout
   int64_t pairs() const { return (size + 1) / 2; }
 };

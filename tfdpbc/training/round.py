@@ -72,7 +72,7 @@ class Round:
             stddevs = [stddev[block] for block in self.block_of_variable]
             update = noise.add_gaussian(total, stddevs, noise_key, self.plan.divisor)
         else:
-            update = [t / self.plan.divisor for t in total]
+            update = total if self.plan.divisor == 1 else [t / self.plan.divisor for t in total]
         return Release(update, losses, outputs, state)
 
     def _aggregate(self, pool: Any, indices: Any, mask: Any, bounds: Any, layer_key: Any) -> tuple[Any, ...]:
