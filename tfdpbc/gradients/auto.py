@@ -18,7 +18,7 @@ from tfdpbc.gradients.vectorized import VectorizedEngine
 
 ENGINES = ("auto", "onepass", "vectorized")
 
-MEMORY_BUDGET = 2**30
+MEMORY_BUDGET = 2**31
 """Bytes that one pass may take unless the user says otherwise."""
 MATERIALIZED_SHARE = 4
 """The gradients that the vectorized engine holds may take this part of the budget: its backward pass takes the rest."""
