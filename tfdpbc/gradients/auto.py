@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from tfdpbc import _validate
-from tfdpbc.algorithms import Algorithm
+from tfdpbc.algorithms import Algorithm, BatchGradient
 from tfdpbc.errors import IncompatibleModel
 from tfdpbc.gradients import onepass
 from tfdpbc.gradients.engine import Engine
@@ -138,7 +138,10 @@ def _bytes_of_one(engine: OnePassEngine, inputs: Any, examples: int) -> int | No
 
 def _check_divisible(model: keras.Model, algorithm: Algorithm, examples: int, limit: int) -> None:
     """A contribution of several examples may be computed in parts only if it is a sum over its examples."""
-    reasons = onepass.unsupported(model, algorithm)
+    if type(algorithm) is BatchGradient:
+        reasons = onepass.unsupported(model, algorithm)
+    else:
+        reasons = [f"{type(algorithm).__name__} is not known to be a sum over its examples, as BatchGradient is"]
     if reasons:
         raise IncompatibleModel(
             f"physical_batch_size must hold one contribution ({examples} examples), which cannot be computed in parts: "
