@@ -90,7 +90,9 @@ def test_every_setting_steps_as_keras_does(case, rate, seed):
 
 
 @pytest.mark.parametrize(
-    "rule", [SGD(), Momentum(0.5), Nesterov(0.2), Adam(0.8, amsgrad=True), AdaGrad(0.2), RMSprop(centered=True)], ids=str
+    "rule",
+    [SGD(), Momentum(0.5), Nesterov(0.2), Adam(0.8, amsgrad=True), AdaGrad(0.2), RMSprop(centered=True)],
+    ids=str,
 )
 def test_a_configuration_gives_the_rule_back(rule):
     assert rules.get(rules.to_config(rule)) == rule

@@ -62,5 +62,9 @@ class PostProcessed:
             _validate.fail("function", expected, [b.shape.as_list() for b in result])
         return result, evaluation
 
+    def examples_at_once(self, examples: int) -> int:
+        """As A."""
+        return getattr(self.algorithm, "examples_at_once", int)(examples)
+
     def __repr__(self) -> str:
         return f"PostProcessed({self.algorithm!r}, {self.function!r}, norm={self.norm:g})"

@@ -48,6 +48,10 @@ class AlgorithmSequence:
             return sum(place >= end for end in ends)
         return tf.reduce_sum(tf.cast(place >= tf.constant(ends, place.dtype), tf.int32))
 
+    def examples_at_once(self, examples: int) -> int:
+        """The most of a contribution's examples that one of the algorithms computes at once."""
+        return max(getattr(one, "examples_at_once", int)(examples) for one in self.algorithms)
+
     def to_config(self) -> dict[str, Any]:
         """JSON-able description (see `algorithms.from_config`)."""
         for one in self.algorithms:

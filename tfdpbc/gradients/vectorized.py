@@ -67,6 +67,12 @@ def _quiet() -> Iterator[None]:
         logger.removeFilter(keep)
 
 
+def _leaves(contribution: list[Any], evaluation: Evaluation) -> tuple[Any, ...]:
+    """What an algorithm gives, as a nest of tensors."""
+    contribution = [tf.cast(a, tf.float32) for a in contribution]
+    return contribution, evaluation.losses, evaluation.penalty, evaluation.outputs, evaluation.state
+
+
 class VectorizedEngine:
     """Per-contribution gradients through `tf.vectorized_map`.
 
@@ -99,9 +105,7 @@ class VectorizedEngine:
 
     def _one(self, algorithm: Algorithm, leaves: list[Any], structure: Any, weights: list[Any]) -> tuple[Any, ...]:
         batch = Examples(*tf.nest.pack_sequence_as(structure, leaves))
-        gradient, evaluation = algorithm(self.function, weights, batch, self.examples)
-        gradient = [tf.cast(g, tf.float32) for g in gradient]
-        return gradient, evaluation.losses, evaluation.penalty, evaluation.outputs, evaluation.state
+        return _leaves(*algorithm(self.function, weights, batch, self.examples))
 
     def _in_parts(self, one: Any, leaves: list[Any]) -> tuple[Any, ...]:
         """One contribution, computed some examples at a time. The leaves are those of `Examples`, mask before seeds."""
@@ -153,4 +157,6 @@ class VectorizedEngine:
         if self.contributions_per_pass == 1:
             return tf.nest.map_structure(lambda t: t[None], self._in_parts(one, [leaf[0] for leaf in present]))
         with _quiet():
+            if hasattr(algorithm, "together"):
+                return _leaves(*algorithm.together(self.function, weights, batch, self.examples))
             return tf.vectorized_map(one, present)
