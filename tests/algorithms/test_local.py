@@ -7,10 +7,11 @@ import tensorflow as tf
 
 import tfdpbc as dp
 from tests import oracles
-from tests.training.helpers import N, one_round, private, weights
+from tests.training.helpers import SAMPLINGS, N, one_round, private, weights
 from tfdpbc import algorithms
-from tfdpbc.algorithms import Adam, BatchGradient, LocalOptimizer, Momentum, Nesterov
+from tfdpbc.algorithms import Adam, BatchGradient, LocalOptimizer, Momentum
 from tfdpbc.errors import IncompatibleModel
+from tfdpbc.gradients import auto
 from tfdpbc.gradients.function import Examples, ModelFunction
 from tfdpbc.gradients.losses import PerExampleLoss
 from tfdpbc.gradients.vectorized import VectorizedEngine
@@ -90,11 +91,10 @@ def test_mapped_and_one_at_a_time_are_the_same(net, size):
     np.testing.assert_allclose(outputs, outputs_1, atol=1e-5)
 
 
-@pytest.mark.parametrize("sampling", ["shuffling-batch", "shuffling-mixed", "poisson-mixed"])
-@pytest.mark.parametrize("size", [100, None])
+@pytest.mark.parametrize(
+    "sampling, size", [("shuffling-batch", 100), ("shuffling-mixed", None), ("poisson-mixed", 100)]
+)
 def test_one_step_over_all_examples_is_the_batch_gradient(sampling, size):
-    from tests.training.helpers import SAMPLINGS
-
     chosen, moved = SAMPLINGS[sampling], []
     x, y = oracles.blobs(N)
     for algorithm in (BatchGradient(), LocalOptimizer("sgd", 1e-3, minibatch_size=size)):
@@ -104,7 +104,7 @@ def test_one_step_over_all_examples_is_the_batch_gradient(sampling, size):
             mask[:, :2] = True
         one_round(model, x, y, np.arange(np.prod(chosen.shape)).reshape(chosen.shape) % N, mask)
         moved.append(oracles.flat(weights(model)))
-    np.testing.assert_array_equal(*moved)
+    np.testing.assert_allclose(*moved, rtol=0, atol=3e-7)
 
 
 def test_the_losses_are_those_of_the_first_visit_in_the_order_of_the_rows():
@@ -123,23 +123,25 @@ def test_the_losses_are_those_of_the_first_visit_in_the_order_of_the_rows():
             variable.assign(value)
 
 
-@pytest.mark.parametrize("rule", [Adam(), Nesterov(0.9)], ids=str)
-def test_padding_changes_nothing(rule):
+def test_padding_changes_nothing():
     """Minibatches of 2 of 7 rows, planned s = 4: one full, one half full, one empty, and an empty rest."""
     model = oracles.dense_net()
     x, y = data(2, 7)
     mask = np.zeros((2, 7), bool)
     mask[:, :3] = True
-    algorithm = LocalOptimizer(rule, RATE, 2, 2)
+    algorithm = LocalOptimizer("adam", RATE, 2, 2)
     got, _ = contributions(model, algorithm, x, y, mask=mask, examples=4.0)
     x[:, 3:] = 1e6
     again, _ = contributions(model, algorithm, x, y, mask=mask, examples=4.0)
     np.testing.assert_array_equal(got, again)
     for h in range(2):  # the planned size divides, although the second minibatch holds one example
-        optimizer = {"adam": OPTIMIZERS["adam"], "nesterov": OPTIMIZERS["nesterov"]}[rule.name](RATE)
-        want = hand_loop(model, x[h, :3], y[h, :3], optimizer, RATE, 2, 2, divisor=2)
+        want = hand_loop(model, x[h, :3], y[h, :3], keras.optimizers.Adam(RATE), RATE, 2, 2, divisor=2)
         np.testing.assert_allclose(got[h], oracles.flat(want), rtol=1e-5, atol=2e-6)
-    # An empty minibatch between full ones (groups need not be filled from the front) is no step either.
+
+
+def test_an_empty_minibatch_between_others_is_no_step():
+    """Nothing here relies on groups that are filled from the front."""
+    model, algorithm = oracles.dense_net(), LocalOptimizer("adam", RATE, minibatch_size=2)
     x, y = data(1, 6)
     holes = np.array([[True, True, False, False, True, True]])
     got, _ = contributions(model, algorithm, x, y, mask=holes, examples=4.0)
@@ -323,9 +325,11 @@ def test_contributions_at_once_follow_the_minibatch():
     for size, k in ((1, 8), (8, 1), (128, 1)):
         model = private(dp.Shuffling(1024, 8, 128), algorithm=LocalOptimizer("sgd", RATE, 1, size))
         assert model._build_engine()[0].contributions_per_pass == k
-    weights_of = sum(v.size for v in oracles.dense_net().trainable_variables)
+    numbers = oracles.dense_net().count_params()
     small = private(
-        dp.Shuffling(1024, 8, 128), algorithm=LocalOptimizer("sgd", RATE), memory_budget=4 * 4 * 8 * 3 * int(weights_of)
+        dp.Shuffling(1024, 8, 128),
+        algorithm=LocalOptimizer("sgd", RATE),
+        memory_budget=auto.MATERIALIZED_SHARE * auto.LOCAL_COPIES * 4 * numbers * 3,
     )
     assert small._build_engine()[0].contributions_per_pass == 3
 

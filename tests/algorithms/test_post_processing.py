@@ -29,7 +29,7 @@ def halved_signs(contribution):
     return [0.5 * tf.sign(t) / size**0.5 for t in contribution]
 
 
-@pytest.mark.parametrize("inner", [BatchGradient(), LocalOptimizer("sgd", 0.1, 2)], ids=["gradient", "local"])
+@pytest.mark.parametrize("inner", [BatchGradient(), LocalOptimizer("sgd", 0.1, 2, 2)], ids=["gradient", "local"])
 def test_a_round_adds_up_b_of_clipped_contributions(inner):
     """B halves and adds a constant, so that it shows what it was given; it keeps its promise for C = 2."""
     got = moved(PostProcessed(inner, lambda a: [0.5 * t + 0.01 for t in a], norm=0.1), norm=2.0)

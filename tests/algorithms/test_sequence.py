@@ -44,10 +44,10 @@ def test_each_round_runs_its_algorithm_and_epochs_begin_anew(sampling):
     assert steps == [1, 2, 2, 4, 1, 2] * 2
 
 
-def test_fit_with_a_sequence_is_the_mean_of_its_parts():
+def test_fit_with_a_sequence_is_one_round_of_each():
     """Two rounds an epoch: the first by one algorithm, the second by the other, from what the first left."""
-    sampling = dp.Shuffling(N, 3, 4)
-    first, second = BatchGradient(), LocalOptimizer("sgd", 0.1, 2, 2)
+    sampling = dp.Shuffling(N, 1, 12)
+    first, second = BatchGradient(), LocalOptimizer("sgd", 0.1, 2, 12)
     x, y = oracles.blobs(N)
     model = private(sampling, algorithm=AlgorithmSequence([first, second]), epochs=1, steps_per_execution=2)
     (drawn,) = sampling.batches(model.streams.generator("sampling", 0), num_examples=N)
