@@ -351,3 +351,14 @@ def test_configurations():
     for own in (LocalOptimizer(Signs(), 0.1), LocalOptimizer("sgd", lambda step: 0.1)):
         with pytest.raises(NotImplementedError, match="got"):
             algorithms.to_config(own)
+
+
+@pytest.mark.parametrize("mode", [{"jit_compile": True}, {"run_eagerly": True}, {"steps_per_execution": 2}], ids=str)
+def test_every_way_to_run_gives_the_same_weights(mode):
+    x, y = oracles.blobs(N)
+    ends = []
+    for options in ({}, mode):
+        model = private(SAMPLINGS["poisson-mixed"], algorithm=LocalOptimizer("adam", 0.1), epochs=1, **options)
+        model.fit(x, y, verbose=0)
+        ends.append(oracles.flat(weights(model)))
+    np.testing.assert_allclose(*ends, atol=1e-6)
