@@ -15,7 +15,10 @@ _HOME = {
     "BallsInBins": "sampling",
     "FullGradientClipping": "clipping",
     "Sum": "aggregation",
+    "AlgorithmSequence": "algorithms",
     "BatchGradient": "algorithms",
+    "LocalOptimizer": "algorithms",
+    "PostProcessed": "algorithms",
     "PrivacyPlan": "plan",
     "PrivateModel": "keras_model",
     "TradeOff": "accounting",
@@ -28,7 +31,7 @@ _HOME = {
     "RunFolderError": "errors",
     "UnreachableTarget": "errors",
 }
-_MODULES = ("accounting", "callbacks", "data", "errors", "models")
+_MODULES = ("accounting", "algorithms", "callbacks", "data", "errors", "models")
 
 __all__ = ["__version__", *_HOME, *_MODULES]
 

@@ -13,8 +13,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdpbc import _validate, compatibility
-from tfdpbc.algorithms import Algorithm, BatchGradient
+from tfdpbc import _validate, algorithms, compatibility
+from tfdpbc.algorithms import Algorithm, AlgorithmSequence
 from tfdpbc.data.sources import Source, as_source, check_labels
 from tfdpbc.errors import BudgetExhausted, DataError
 from tfdpbc.gradients import auto, report
@@ -54,7 +54,7 @@ class PrivateModel(keras.Model):
     Args:
       model: any Keras 3 model (TensorFlow backend); it is trained in place and its layers stay as they are.
       plan: what is released, with which noise.
-      algorithm: A, what a contribution computes.
+      algorithm: A, what a contribution computes, or an `AlgorithmSequence`. Default: `BatchGradient()`.
       engine: `"auto"` or the name of a gradient engine.
       statistics: what becomes of batch normalisation's moving statistics (see `compatibility.STATISTICS`); must be chosen
         for a model that has them.
@@ -76,7 +76,7 @@ class PrivateModel(keras.Model):
         self,
         model: keras.Model,
         plan: PrivacyPlan,
-        algorithm: Algorithm | None = None,
+        algorithm: Algorithm | AlgorithmSequence | None = None,
         engine: str = "auto",
         statistics: str | None = None,
         seed: int | None = None,
@@ -89,9 +89,7 @@ class PrivateModel(keras.Model):
             raise RuntimeError(f"tfdpbc needs the TensorFlow backend of Keras; got {keras.backend.backend()!r}")
         self.model = _validate.instance("model", model, keras.Model, "a Keras model")
         self.plan = _validate.instance("plan", plan, PrivacyPlan, "a PrivacyPlan")
-        self.algorithm = BatchGradient() if algorithm is None else algorithm
-        if not callable(self.algorithm):
-            _validate.fail("algorithm", "an algorithm such as BatchGradient()", algorithm, TypeError)
+        self.algorithm = algorithms.checked(algorithm)
         self.engine = _validate.choice("engine", engine, auto.ENGINES)
         self.statistics = statistics
         self.physical_batch_size = physical_batch_size
@@ -199,15 +197,18 @@ class PrivateModel(keras.Model):
         self.train_step()
 
     def get_config(self) -> dict[str, Any]:
-        if not isinstance(self.algorithm, BatchGradient):
+        try:
+            algorithm = algorithms.to_config(self.algorithm)
+        except NotImplementedError as error:
             raise NotImplementedError(
-                "a PrivateModel with a user-defined algorithm cannot be serialised; save its model"
-            )
+                f"a PrivateModel with a user-defined algorithm cannot be serialised; save its model ({error})"
+            ) from error
         self._sync()
         return {
             **super().get_config(),
             "model": keras.saving.serialize_keras_object(self.model),
             "plan": self.plan.to_config(),
+            "algorithm": algorithm,
             "engine": self.engine,
             "statistics": self.statistics,
             "physical_batch_size": self.physical_batch_size,
@@ -219,6 +220,8 @@ class PrivateModel(keras.Model):
         config = dict(config)
         config["model"] = keras.saving.deserialize_keras_object(config["model"])
         config["plan"] = PrivacyPlan.from_config(config["plan"])
+        if config.get("algorithm") is not None:
+            config["algorithm"] = algorithms.from_config(config["algorithm"])
         return cls(**config)
 
     def save_weights(self, *args: Any, **kwargs: Any) -> None:

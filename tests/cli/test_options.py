@@ -4,7 +4,8 @@ import click
 import pytest
 
 from tfdpbc import aggregation, clipping, compatibility, sampling
-from tfdpbc.cli import defaults, options
+from tfdpbc.algorithms import BatchGradient, LocalOptimizer, rules
+from tfdpbc.cli import defaults, job, options
 from tfdpbc.gradients import auto
 
 SIZE = 5000
@@ -37,6 +38,7 @@ def test_choices_are_those_of_the_registries():
     assert set(defaults.ENGINES) == set(auto.ENGINES)
     assert set(defaults.STATISTICS) == set(compatibility.STATISTICS)
     assert set(defaults.SAMPLINGS) == set(sampling.by_name)
+    assert set(defaults.ALGORITHMS) == {"batch-gradient", *(f"local-{name}" for name in rules.by_name)}
 
 
 @pytest.mark.parametrize("name, kind", [("shuffling", sampling.Shuffling), ("subsampling", sampling.Subsampling)])
@@ -134,3 +136,20 @@ def test_pitfall_28_values_that_are_not_positive(name, value):
 def test_impossible_values(given, message):
     with pytest.raises(ValueError, match=message):
         plan(**given)
+
+
+def test_the_algorithm():
+    unset = {"local_learning_rate": None, "passes": None, "minibatch_size": None}
+    assert job.algorithm({"algorithm": "batch-gradient"} | unset) == BatchGradient()
+    for name in rules.by_name:
+        made = job.algorithm({"algorithm": f"local-{name}"} | unset)
+        assert made.to_config() == LocalOptimizer(name, 0.01).to_config()
+    given = {"local_learning_rate": 0.5, "passes": 3, "minibatch_size": 8}
+    made = job.algorithm({"algorithm": "local-adam"} | given)
+    assert made.to_config() == LocalOptimizer("adam", 0.5, 3, 8).to_config()
+    options.check(UNSET | given | {"algorithm": "local-adam"})
+    for name, value in given.items():
+        with pytest.raises(click.UsageError, match=f"--{name.replace('_', '-')} is for local optimizers"):
+            options.check(UNSET | {"algorithm": "batch-gradient", name: value})
+        with pytest.raises(ValueError, match=name):
+            options.check(UNSET | {"algorithm": "local-sgd", name: 0})

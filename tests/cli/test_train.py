@@ -228,6 +228,8 @@ BAD = [
     (("--physical-batch-size", 0), "physical_batch_size must be"),
     (("--activation", "no-such-activation"), "no-such-activation"),
     (("--model", "bn_lenet5"), ""),
+    (("--algorithm", "local-sgd", "--passes", 0), "passes must be"),
+    (("--algorithm", "local-sgd", "--local-learning-rate", 0), "local_learning_rate must be"),
 ]
 
 
@@ -278,3 +280,14 @@ def test_batch_clipping_with_unprotected_statistics_voids_the_guarantee(answer, 
     got = answer("train", "--dataset", "stripes", *shape, *model, "--epochs", 1, "--out", tmp_path / "one")
     assert got["epsilon"] is None and got["guarantee"]["mu"] is None
     assert "No guarantee" in (tmp_path / "one" / "report.html").read_text()
+
+
+def test_a_local_optimizer(answer, tmp_path):
+    shape = ("--sampling", "shuffling", "--clip", "batch")
+    local = ("--algorithm", "local-nesterov", "--local-learning-rate", 0.05, "--passes", 2, "--minibatch-size", 10)
+    got = answer(*TRAIN, *shape, *local, "--epochs", 1, "--out", tmp_path / "one")
+    plain = answer("account", "--num-examples", 200, "--epochs", 1, *shape, *PLAN)
+    assert got["epsilon"] == plain["epsilon"]  # A costs nothing
+    config = RunFolder(tmp_path / "one").config
+    assert (config["algorithm"], config["passes"], config["minibatch_size"]) == ("local-nesterov", 2, 10)
+    assert answer("train", "--resume", tmp_path / "one")["loss"] == got["loss"]

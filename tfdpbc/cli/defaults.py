@@ -21,10 +21,18 @@ LEARNING_RATE = 2.0
 LEARNING_RATE_DECAY = 1.0
 MOMENTUM = 0.9
 
+# The inner algorithm, where it is a local optimizer: a step size for gradients of single examples.
+LOCAL_LEARNING_RATE = 0.01
+PASSES = 1
+MINIBATCH_SIZE = 1
+
 # Names of the options' choices; a test compares them with the registries.
 SAMPLINGS = ("poisson", "balls-in-bins", "shuffling", "subsampling")
 CLIPPINGS = ("full",)
 AGGREGATIONS = ("sum",)
-ALGORITHMS = ("batch-gradient",)
+ALGORITHMS = (
+    "batch-gradient",
+    *("local-sgd", "local-momentum", "local-nesterov", "local-adam", "local-adagrad", "local-rmsprop"),
+)
 ENGINES = ("auto", "onepass", "vectorized")
 STATISTICS = ("unprotected",)

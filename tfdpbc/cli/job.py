@@ -9,9 +9,9 @@ from typing import Any
 import keras
 
 from tfdpbc import _validate, data, models
-from tfdpbc.algorithms import BatchGradient
+from tfdpbc.algorithms import BatchGradient, LocalOptimizer
 from tfdpbc.callbacks import PrivacyMeter
-from tfdpbc.cli import options
+from tfdpbc.cli import defaults, options
 from tfdpbc.cli.recorder import Recorder
 from tfdpbc.errors import RunFolderError
 from tfdpbc.keras_model import PrivateModel
@@ -31,6 +31,9 @@ SETTINGS = (
     "statistics",
     "delta",
     "algorithm",
+    "local_learning_rate",
+    "passes",
+    "minibatch_size",
     "learning_rate",
     "learning_rate_decay",
     "momentum",
@@ -38,7 +41,6 @@ SETTINGS = (
     "physical_batch_size",
     "seed",
 )
-ALGORITHMS = {"batch-gradient": BatchGradient}
 
 
 class Job:
@@ -153,6 +155,19 @@ def _load(config: Mapping[str, Any]) -> tuple[Any, Any]:
     return train, data.load(name, data_dir=data_dir, split="test")
 
 
+def algorithm(config: Mapping[str, Any]) -> Any:
+    """The inner algorithm that the options name."""
+    if config["algorithm"] == "batch-gradient":
+        return BatchGradient()
+    given = {
+        "learning_rate": (config["local_learning_rate"], defaults.LOCAL_LEARNING_RATE),
+        "passes": (config["passes"], defaults.PASSES),
+        "minibatch_size": (config["minibatch_size"], defaults.MINIBATCH_SIZE),
+    }
+    chosen = {name: default if value is None else value for name, (value, default) in given.items()}
+    return LocalOptimizer(config["algorithm"].removeprefix("local-"), **chosen)
+
+
 def _compiled(config: Mapping[str, Any], plan: PrivacyPlan, train: Any) -> PrivateModel:
     """The model of a run, ready to fit."""
     seed, chosen = config["seed"], ("activation", "normalization")
@@ -162,7 +177,7 @@ def _compiled(config: Mapping[str, Any], plan: PrivacyPlan, train: Any) -> Priva
     model = PrivateModel(
         models.build(config["model"], train.x.shape[1:], train.num_classes, **wished),
         plan,
-        algorithm=ALGORITHMS[config["algorithm"]](),
+        algorithm=algorithm(config),
         engine=config["engine"],
         statistics=config["statistics"],
         seed=seed,

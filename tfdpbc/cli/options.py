@@ -12,10 +12,11 @@ from tfdpbc import _validate
 from tfdpbc.cli import defaults
 from tfdpbc.cli.quiet import load_tensorflow
 
-_POSITIVE = ("noise_multiplier", "epsilon", "norm", "learning_rate")
+_POSITIVE = ("noise_multiplier", "epsilon", "norm", "learning_rate", "local_learning_rate")
+_LOCAL = ("local_learning_rate", "passes", "minibatch_size")
 _COUNTS = (
     *("epochs", "batch_size", "contributions", "examples_per_contribution"),
-    *("num_examples", "rounds_per_epoch", "examples", "physical_batch_size"),
+    *("num_examples", "rounds_per_epoch", "examples", "physical_batch_size", "passes", "minibatch_size"),
 )
 _CLIP = click.Choice(["individual", "batch"])
 _SHAPE = [
@@ -56,6 +57,17 @@ _SIZE = [
         help="Poisson with --rate [default: 1/rate, rounded down]; balls-in-bins in place of --num-examples.",
     ),
 ]
+_LOCAL_OPTIMIZER = [
+    click.option(
+        "--local-learning-rate",
+        type=float,
+        help=f"Step size of a local optimizer.  [default: {defaults.LOCAL_LEARNING_RATE:g}]",
+    ),
+    click.option("--passes", type=int, help=f"Its passes through each contribution.  [default: {defaults.PASSES}]"),
+    click.option(
+        "--minibatch-size", type=int, help=f"Examples in each of its steps.  [default: {defaults.MINIBATCH_SIZE}]"
+    ),
+]
 
 
 def _all(options: list[Callable]) -> Callable[[Callable], Callable]:
@@ -77,6 +89,7 @@ trained_plan = _all(
 stated_plan = _all([*_SIZE, *_SHAPE, *_RULES, *_NOISE, _epsilon("Calibrate the noise to this promise.")])
 compared_plans = _all([_SIZE[0], *_SHAPE[2:], *_RULES, _epsilon("The promise that all plans keep.", required=True)])
 promised_plan = _all([*_SIZE, *_SHAPE, *_RULES, _epsilon("The promise to calibrate the noise to.", required=True)])
+local_optimizer = _all(_LOCAL_OPTIMIZER)
 
 
 def check(options: Mapping[str, Any]) -> None:
@@ -101,6 +114,12 @@ def check(options: Mapping[str, Any]) -> None:
             )
     elif options.get("rounds_per_epoch") is not None and options.get("rate") is None:
         raise click.UsageError("--rounds-per-epoch needs --rate, or --sampling balls-in-bins")
+    if options.get("algorithm") == "batch-gradient":
+        for name in _LOCAL:
+            if options.get(name) is not None:
+                raise click.UsageError(
+                    f"--{name.replace('_', '-')} is for local optimizers (--algorithm local-sgd and so on)"
+                )
     for name in _POSITIVE:
         if options.get(name) is not None:
             _validate.number(name, options[name], above=0.0)

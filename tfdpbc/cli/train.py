@@ -32,6 +32,7 @@ _SETTINGS_OF_A_RESUME = ("resume", "as_json")
 @click.option(
     "--algorithm", type=click.Choice(defaults.ALGORITHMS), default=defaults.ALGORITHMS[0], help="A of Algorithm 1."
 )
+@options.local_optimizer
 @click.option("--learning-rate", type=float, default=defaults.LEARNING_RATE, help="Step size of SGD.")
 @click.option(
     "--learning-rate-decay", type=float, default=defaults.LEARNING_RATE_DECAY, help="Factor after each epoch."

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from tfdpbc import _validate
-from tfdpbc.algorithms import Algorithm
+from tfdpbc.algorithms import Algorithm, BatchGradient
 from tfdpbc.errors import IncompatibleModel
 from tfdpbc.gradients import onepass
 from tfdpbc.gradients.engine import Engine
@@ -22,6 +22,9 @@ MEMORY_BUDGET = 2**31
 """Bytes that one pass may take unless the user says otherwise."""
 MATERIALIZED_SHARE = 4
 """The gradients that the vectorized engine holds may take this part of the budget: its backward pass takes the rest."""
+LOCAL_COPIES = 8
+"""Copies of the weights that a contribution of another algorithm than `BatchGradient` may hold: its own weights, its
+gradient, the way it came, the state of a rule, old and new."""
 MOST_EXAMPLES = 256
 """Examples computed at once unless the user says otherwise: on a CPU more are no faster."""
 EFFICIENT_EXAMPLES = 8
@@ -104,6 +107,8 @@ def contributions_per_pass(
     contributions, examples = -(-sampling.shape[0] // replicas), sampling.shape[1]
     if physical_batch_size is not None:
         limit = _validate.integer("physical_batch_size", physical_batch_size, at_least=1)
+    if vectorized:
+        examples = getattr(engine.algorithm, "examples_at_once", int)(examples)
     if contributions == 1:
         return 1, "there are no more"
     if vectorized and (layer := _aborting_layer(model)) is not None:
@@ -126,8 +131,11 @@ def contributions_per_pass(
     if examples >= EFFICIENT_EXAMPLES:
         return 1, f"{examples} examples keep the processor busy"
     weights = sum(math.prod(v.shape) for v in model.trainable_variables)
-    k = max(1, min(contributions, most, budget // MATERIALIZED_SHARE // (4 * weights)))
-    return k, f"{4 * weights * k / 2**20:.3g} MiB of gradients"
+    copies, what = (
+        (1, "gradients") if type(engine.algorithm) is BatchGradient else (LOCAL_COPIES, "weights and gradients")
+    )
+    k = max(1, min(contributions, most, budget // MATERIALIZED_SHARE // (4 * weights * copies)))
+    return k, f"{4 * weights * copies * k / 2**20:.3g} MiB of {what}"
 
 
 def _bytes_of_one(engine: OnePassEngine, inputs: Any, examples: int) -> int | None:
@@ -138,7 +146,10 @@ def _bytes_of_one(engine: OnePassEngine, inputs: Any, examples: int) -> int | No
 
 def _check_divisible(model: keras.Model, algorithm: Algorithm, examples: int, limit: int) -> None:
     """A contribution of several examples may be computed in parts only if it is a sum over its examples."""
-    reasons = onepass.unsupported(model, algorithm)
+    if type(algorithm) is BatchGradient:
+        reasons = onepass.unsupported(model, algorithm)
+    else:
+        reasons = [f"{type(algorithm).__name__} is not known to be a sum over its examples, as BatchGradient is"]
     if reasons:
         raise IncompatibleModel(
             f"physical_batch_size must hold one contribution ({examples} examples), which cannot be computed in parts: "

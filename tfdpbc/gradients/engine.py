@@ -30,5 +30,8 @@ class Engine(Protocol):
     contributions_per_pass: int
     """k, how many contributions are computed at once (the physical micro-batch)."""
 
-    def contributions(self, batch: Examples) -> Contributions:
-        """The contributions of `batch`, whose leaves have leading axes ``[k, s]``."""
+    def contributions(self, batch: Examples, round_in_epoch: Any = 0) -> Contributions:
+        """The contributions of `batch`, whose leaves have leading axes ``[k, s]``.
+
+        `round_in_epoch` (a scalar integer, public) picks the algorithm of an `AlgorithmSequence`.
+        """

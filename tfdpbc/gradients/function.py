@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -40,6 +41,11 @@ class Evaluation:
     penalty: Any
     outputs: Any
     state: list[Any]
+
+
+def with_step(seeds: Any, step: Any) -> Any:
+    """Seeds for one of several evaluations within a contribution: random layers draw anew in each `step`."""
+    return seeds + tf.cast(step, seeds.dtype) * tf.constant([0, 0x5851F42D4C957F2D], seeds.dtype)
 
 
 def seed_generators(model: keras.Model) -> list[Any]:
@@ -94,34 +100,48 @@ class ModelFunction:
         """The current trainable weights, in the order of `trainable`."""
         return [tf.convert_to_tensor(v.value) for v in self.trainable]
 
-    def evaluate(self, weights: list[Any], batch: Examples) -> Evaluation:
-        """One forward pass in training mode at `weights`.
+    def state(self) -> list[tf.Tensor]:
+        """The current values of the state variables, in the order of `Evaluation.state`."""
+        variables = self.model.non_trainable_variables
+        return [tf.convert_to_tensor(variables[i].value) for i in self._state_positions]
+
+    def evaluate(self, weights: list[Any], batch: Examples, state: list[Any] | None = None) -> Evaluation:
+        """One forward pass in training mode at `weights`, the state variables at `state` (by default as they are).
 
         Raises:
           IncompatibleModel: while it is traced, if a layer or the loss writes to something that Keras does not know.
         """
-        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        before = 0 if graph is None else len(graph.get_operations())
         non_trainable = [
             v.value if g is None else tf.cast(batch.seeds[g], v.dtype)
             for v, g in zip(self.model.non_trainable_variables, self._generator_of, strict=True)
         ]
-        outputs, new_state, penalties = self.model.stateless_call(
-            weights, non_trainable, batch.x, training=True, return_losses=True
-        )
-        losses = self.loss(batch.y, outputs, batch.sample_weight)
+        for i, value in zip(self._state_positions, state or (), strict=bool(state)):
+            non_trainable[i] = value
+        with no_side_effects("model", " in a forward pass", ". Use variables of keras (add_weight)"):
+            outputs, new_state, penalties = self.model.stateless_call(
+                weights, non_trainable, batch.x, training=True, return_losses=True
+            )
+            losses = self.loss(batch.y, outputs, batch.sample_weight)
         losses = tf.where(batch.mask, losses, tf.zeros_like(losses))
         penalty = tf.add_n([tf.cast(p, tf.float32) for p in penalties]) if penalties else tf.constant(0.0)
-        if graph is not None:
-            _refuse_side_effects(graph.get_operations()[before:])
         return Evaluation(losses, penalty, outputs, [new_state[i] for i in self._state_positions])
 
 
-def _refuse_side_effects(operations: list[Any]) -> None:
-    """Keras variables are isolated by the stateless call; whatever is still written would carry raw data out."""
-    for operation in operations:
+@contextlib.contextmanager
+def no_side_effects(name: str, when: str = "", way_out: str = "") -> Iterator[None]:
+    """Refuses operations, traced within, that write: they would carry raw data out of the contribution.
+
+    Keras variables are isolated by the stateless call; this is about whatever else the argument `name` does `when`.
+
+    Raises:
+      IncompatibleModel: naming the operation.
+    """
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    before = 0 if graph is None else len(graph.get_operations())
+    yield
+    for operation in [] if graph is None else graph.get_operations()[before:]:
         if operation.type.startswith(_WRITING):
             raise IncompatibleModel(
-                "model must not write data to variables of its own or run Python code in a forward pass; got the "
-                f"operation {operation.type} ({operation.name}). Use variables of keras (add_weight)"
+                f"{name} must not write data to variables of its own or run Python code{when}; got the operation "
+                f"{operation.type} ({operation.name}){way_out}"
             )

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from tfdpbc.algorithms import Algorithm
+from tfdpbc.algorithms import Algorithm, AlgorithmSequence
 from tfdpbc.gradients.accumulate import accumulate
-from tfdpbc.gradients.function import Evaluation, Examples, ModelFunction
+from tfdpbc.gradients.function import Evaluation, Examples, ModelFunction, with_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,12 +72,18 @@ def _quiet() -> Iterator[None]:
         logger.removeFilter(keep)
 
 
+def _leaves(contribution: list[Any], evaluation: Evaluation) -> tuple[Any, ...]:
+    """What an algorithm gives, as a nest of tensors."""
+    contribution = [tf.cast(a, tf.float32) for a in contribution]
+    return contribution, evaluation.losses, evaluation.penalty, evaluation.outputs, evaluation.state
+
+
 class VectorizedEngine:
     """Per-contribution gradients through `tf.vectorized_map`.
 
     Args:
       function: the model as a pure function.
-      algorithm: A.
+      algorithm: A, or an `AlgorithmSequence` of them.
       examples: s, the planned number of examples in a contribution.
       block_of_variable: the clipping's block of each trainable variable.
       num_blocks: L.
@@ -90,7 +97,7 @@ class VectorizedEngine:
     def __init__(
         self,
         function: ModelFunction,
-        algorithm: Algorithm,
+        algorithm: Algorithm | AlgorithmSequence,
         examples: float,
         block_of_variable: list[int],
         num_blocks: int,
@@ -101,11 +108,9 @@ class VectorizedEngine:
         self.block_of_variable, self.num_blocks = tuple(block_of_variable), num_blocks
         self.contributions_per_pass, self.examples_per_pass = contributions_per_pass, examples_per_pass
 
-    def _one(self, leaves: tuple[Any, ...], structure: Any, weights: list[Any]) -> tuple[Any, ...]:
+    def _one(self, algorithm: Algorithm, leaves: list[Any], structure: Any, weights: list[Any]) -> tuple[Any, ...]:
         batch = Examples(*tf.nest.pack_sequence_as(structure, leaves))
-        gradient, evaluation = self.algorithm(self.function, weights, batch, self.examples)
-        gradient = [tf.cast(g, tf.float32) for g in gradient]
-        return gradient, evaluation.losses, evaluation.penalty, evaluation.outputs, evaluation.state
+        return _leaves(*algorithm(self.function, weights, batch, self.examples))
 
     def _in_parts(self, one: Any, leaves: list[Any]) -> tuple[Any, ...]:
         """One contribution, computed some examples at a time. The leaves are those of `Examples`, mask before seeds."""
@@ -124,16 +129,25 @@ class VectorizedEngine:
             chosen.set_shape([part])
             taken = [tf.gather(leaf, chosen) for leaf in rows]
             now = tf.reshape(there, [passes, part])[i]
-            # Each part has random layers of its own: its number goes into the seed.
-            moved = seeds + tf.cast(i, seeds.dtype) * tf.constant([0, 0x5851F42D4C957F2D], seeds.dtype)
-            gradient, losses, penalty, outputs, state = one([*taken, now, moved])
+            gradient, losses, penalty, outputs, state = one([*taken, now, with_step(seeds, i)])
             return (gradient, penalty, state), (losses, outputs)
 
         (gradient, penalty, state), rows_out = accumulate(some, passes)
         losses, outputs = tf.nest.map_structure(lambda t: t[:s], rows_out)
         return gradient, losses, penalty, outputs, state
 
-    def contributions(self, batch: Examples) -> MaterializedContributions:
+    def contributions(self, batch: Examples, round_in_epoch: Any = 0) -> MaterializedContributions:
+        if isinstance(self.algorithm, AlgorithmSequence):
+            # Outside of the map: all contributions of a round run the same algorithm.
+            branches = [functools.partial(self._compute, one, batch) for one in self.algorithm.algorithms]
+            index = tf.convert_to_tensor(self.algorithm.index(round_in_epoch))
+            result = tf.switch_case(index, branches)
+        else:
+            result = self._compute(self.algorithm, batch)
+        gradients, *evaluation = result
+        return MaterializedContributions(gradients, Evaluation(*evaluation), self.block_of_variable, self.num_blocks)
+
+    def _compute(self, algorithm: Algorithm, batch: Examples) -> tuple[Any, ...]:
         # vectorized_map takes no None, so the batch travels as its flat leaves.
         structure = (batch.x, batch.y, batch.sample_weight, batch.mask, batch.seeds)
         leaves_of_all = tf.nest.flatten(structure)
@@ -142,12 +156,12 @@ class VectorizedEngine:
 
         def one(leaves: Any) -> Any:
             left = iter(leaves)
-            return self._one([None if leaf is None else next(left) for leaf in leaves_of_all], structure, weights)
+            filled = [None if leaf is None else next(left) for leaf in leaves_of_all]
+            return self._one(algorithm, filled, structure, weights)
 
         if self.contributions_per_pass == 1:
-            result = tf.nest.map_structure(lambda t: t[None], self._in_parts(one, [leaf[0] for leaf in present]))
-        else:
-            with _quiet():
-                result = tf.vectorized_map(one, present)
-        gradients, *evaluation = result
-        return MaterializedContributions(gradients, Evaluation(*evaluation), self.block_of_variable, self.num_blocks)
+            return tf.nest.map_structure(lambda t: t[None], self._in_parts(one, [leaf[0] for leaf in present]))
+        with _quiet():
+            if hasattr(algorithm, "together"):
+                return _leaves(*algorithm.together(self.function, weights, batch, self.examples))
+            return tf.vectorized_map(one, present)

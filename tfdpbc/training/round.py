@@ -64,7 +64,8 @@ class Round:
         if several:
             index = tf.cast(replica.replica_id_in_sync_group, tf.int64)
             layer_key = tf.random.experimental.stateless_fold_in(layer_key, index)
-        total, losses, outputs, state = self._aggregate(pool, indices, mask, bounds, layer_key)
+        place = round_index % self.plan.rounds_per_epoch
+        total, losses, outputs, state = self._aggregate(pool, indices, mask, bounds, layer_key, place)
         if several:
             total, state = replica.all_reduce(tf.distribute.ReduceOp.SUM, (total, state))
         if self.plan.noise_multiplier > 0:
@@ -75,7 +76,9 @@ class Round:
             update = total if self.plan.divisor == 1 else [t / self.plan.divisor for t in total]
         return Release(update, losses, outputs, state)
 
-    def _aggregate(self, pool: Any, indices: Any, mask: Any, bounds: Any, layer_key: Any) -> tuple[Any, ...]:
+    def _aggregate(
+        self, pool: Any, indices: Any, mask: Any, bounds: Any, layer_key: Any, place: Any
+    ) -> tuple[Any, ...]:
         """The clipped sum over all contributions, a physical micro-batch of k contributions at a time."""
         (m, _), k = indices.shape, self.engine.contributions_per_pass
         passes = -(-m // k)
@@ -90,7 +93,7 @@ class Round:
 
         def one(i: Any) -> tuple[Any, Any]:
             x, y, sample_weight = tf.nest.map_structure(lambda t: None if t is None else tf.gather(t, indices[i]), pool)
-            contributions = self.engine.contributions(Examples(x, y, sample_weight, mask[i], seeds[i]))
+            contributions = self.engine.contributions(Examples(x, y, sample_weight, mask[i], seeds[i]), place)
             valid = tf.reduce_any(mask[i], axis=1)
             clip_weights = self.plan.clipping(contributions.block_norms(), bounds)
             weights = self.plan.aggregation.weights(clip_weights, valid)

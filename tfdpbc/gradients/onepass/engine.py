@@ -101,7 +101,7 @@ class OnePassEngine:
         self.contributions_per_pass = contributions_per_pass
         self.rules = support.recorded_layers(function.model)
 
-    def contributions(self, batch: Examples) -> OnePassContributions:
+    def contributions(self, batch: Examples, round_in_epoch: Any = 0) -> OnePassContributions:
         k, s = batch.mask.shape
         flat = tf.nest.map_structure(
             lambda t: None if t is None else tf.reshape(t, [k * s, *t.shape[2:]]),

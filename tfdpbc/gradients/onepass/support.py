@@ -21,7 +21,7 @@ def unsupported(model: keras.Model, algorithm: Algorithm) -> list[str]:
     """
     reasons = []
     if type(algorithm) is not BatchGradient:
-        reasons.append(f"it computes the algorithm BatchGradient only, not {type(algorithm).__name__}")
+        reasons.append(f"onepass computes the algorithm BatchGradient only, not {type(algorithm).__name__}")
     trainable = {id(v): v for v in model.trainable_variables}
     with LOCK:  # the hooks that another thread's recording puts on the layers look like calls of their own
         for layer, recorded in _walk(model, set(trainable)):

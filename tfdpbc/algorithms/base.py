@@ -1,9 +1,9 @@
-"""The inner algorithms A of Algorithm 1: what one contribution computes from the weights and its examples."""
+"""What an inner algorithm A is, and the simplest one."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import tensorflow as tf
 
@@ -38,6 +38,12 @@ class BatchGradient:
     With s = 1 this is DP-SGD (paper A, eq. 1); with m = 1 it is the batch clipping that papers A and B run. Penalties of
     the model (weight regularisers) are part of each contribution and clipped with it.
     """
+
+    config_name: ClassVar[str] = "batch-gradient"
+
+    def to_config(self) -> dict[str, Any]:
+        """JSON-able description (see `algorithms.from_config`)."""
+        return {"name": self.config_name}
 
     def __call__(
         self, function: ModelFunction, weights: list[Any], batch: Examples, examples: float
