@@ -17,6 +17,7 @@ _HOME = {
     "Sum": "aggregation",
     "BatchGradient": "algorithms",
     "PrivacyPlan": "plan",
+    "PrivateStatistics": "statistics",
     "PrivateModel": "keras_model",
     "TradeOff": "accounting",
     "Gaussian": "accounting",
