@@ -68,7 +68,7 @@ def test_pitfall_16_frozen_batch_normalisation_is_allowed_and_stays_bit_identica
 def test_statistics_must_be_chosen():
     with pytest.raises(IncompatibleModel, match="statistics must be chosen.*moving statistics"):
         private(BATCH, net(keras.layers.BatchNormalization()))
-    with pytest.raises(ValueError, match="statistics must be one of 'unprotected'"):
+    with pytest.raises(ValueError, match="statistics must be one of 'private', 'public', 'batch', 'unprotected'"):
         private(BATCH, net(keras.layers.BatchNormalization()), statistics="hidden")
 
 
