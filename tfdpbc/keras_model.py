@@ -36,9 +36,7 @@ _UNPROTECTED = (
 _OTHER_PLAN = "the weights were restored from a training under another plan, whose noise is not known here"
 _VOID = 0
 _TRAINED, _RAW = "_tfdpbc_trained", "_tfdpbc_raw_statistics"
-_PUBLIC = (
-    "The moving statistics of batch normalisation were computed from data that the user called public; it is not protected."
-)
+_PUBLIC = "The moving statistics of batch normalisation were computed from data that the user called public; it is not protected."
 _SEEDED = "Warning: the run was seeded; the guarantee holds only against those who do not know the seed."
 _FROZEN = ("model", "plan", "algorithm", "engine", "statistics", "streams", "ledger")
 _REFUSED = {

@@ -88,7 +88,13 @@ def _epsilon(help_: str, **settings: Any) -> Callable:
 
 
 trained_plan = _all(
-    [*_SHAPE, *_RULES, *_STATISTICS, *_NOISE, _epsilon(f"Calibrate the noise to this promise.  [default: {defaults.EPSILON:g}]")]
+    [
+        *_SHAPE,
+        *_RULES,
+        *_STATISTICS,
+        *_NOISE,
+        _epsilon(f"Calibrate the noise to this promise.  [default: {defaults.EPSILON:g}]"),
+    ]
 )
 stated_plan = _all(
     [*_SIZE, *_SHAPE, *_RULES, _CHARGED, *_STATISTICS, *_NOISE, _epsilon("Calibrate the noise to this promise.")]

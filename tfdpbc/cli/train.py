@@ -30,7 +30,9 @@ _SETTINGS_OF_A_RESUME = ("resume", "as_json")
     type=click.Choice(defaults.STATISTICS),
     help="Batch normalisation's moving statistics: noised and charged; from public data; of the batch at hand; raw (void).",
 )
-@click.option("--public-share", type=float, help="Hold out this part of the training set as public, for the statistics.")
+@click.option(
+    "--public-share", type=float, help="Hold out this part of the training set as public, for the statistics."
+)
 @options.trained_plan
 @click.option(
     "--algorithm", type=click.Choice(defaults.ALGORITHMS), default=defaults.ALGORITHMS[0], help="A of Algorithm 1."
