@@ -48,7 +48,8 @@ def net(layer=None, dropout=True):
 
 def expected(model, x):
     """Keras's own training mode, of a copy without dropout."""
-    plain = keras.Sequential([layer for layer in model.layers if not isinstance(layer, keras.layers.Dropout)])
+    kept = [layer for layer in model.layers if not isinstance(layer, keras.layers.Dropout)]
+    plain = keras.Sequential([keras.Input(model.input_shape[1:]), *kept])
     trained, rest = ([v.value for v in group] for group in (plain.trainable_variables, plain.non_trainable_variables))
     return plain.stateless_call(trained, rest, x, training=True)[0]
 
@@ -160,7 +161,7 @@ class TestRecompute:
         x = X[:20] * 100 + 1000  # pooled without cancellation
         layer = keras.layers.BatchNormalization()
         model = keras.Sequential([keras.Input((6,)), layer, keras.layers.Dense(3)])
-        normalization.recompute(model, [layer], x, size)
+        normalization.PublicStatistics(model, [layer]).recompute(x, size)
         np.testing.assert_allclose(layer.moving_mean, x.astype(np.float64).mean(0), rtol=1e-5)
         np.testing.assert_allclose(layer.moving_variance, x.astype(np.float64).var(0), rtol=1e-3)
 
@@ -168,7 +169,7 @@ class TestRecompute:
         first, second = keras.layers.BatchNormalization(), keras.layers.BatchNormalization(axis=1)
         keras.utils.set_random_seed(0)
         model = keras.Sequential([keras.Input((6,)), first, keras.layers.Dropout(0.9), keras.layers.Dense(4), second])
-        normalization.recompute(model, [first, second], X, 8)
+        normalization.PublicStatistics(model, [first, second]).recompute(X, 8)
         parts = []
         for rows in np.split(X.astype(np.float64), 3):
             rows = (rows - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-3)
@@ -180,7 +181,7 @@ class TestRecompute:
         layer = keras.layers.BatchNormalization(axis=-1)
         model = keras.Sequential([keras.Input((2, 3)), layer])
         x, _ = oracles.blobs(11, (2, 3))
-        normalization.recompute(model, [layer], tf.data.Dataset.from_tensor_slices(x), 4)
+        normalization.PublicStatistics(model, [layer]).recompute(tf.data.Dataset.from_tensor_slices(x).batch(5), 4)
         np.testing.assert_allclose(layer.moving_mean, x[:8].reshape(-1, 3).mean(0), rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(layer.moving_variance, x[:8].reshape(-1, 3).var(0), rtol=1e-4)
 
@@ -190,11 +191,11 @@ class TestRecompute:
         bad = X.copy()
         bad[-1, 0] = np.inf
         with pytest.raises(DataError, match=f"finite statistics.*'{layer.name}'"):
-            normalization.recompute(model, [layer], bad, 8)
+            normalization.PublicStatistics(model, [layer]).recompute(bad, 8)
         with pytest.raises(DataError, match="at least 2 examples"):
-            normalization.recompute(model, [layer], X[:1], 8)
+            normalization.PublicStatistics(model, [layer]).recompute(X[:1], 8)
         with pytest.raises(ValueError, match="batch_size must be an integer >= 2"):
-            normalization.recompute(model, [layer], X, 1)
+            normalization.PublicStatistics(model, [layer]).recompute(X, 1)
         np.testing.assert_array_equal(layer.moving_mean, 0)
         np.testing.assert_array_equal(layer.moving_variance, 1)
 

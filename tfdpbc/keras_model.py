@@ -117,7 +117,7 @@ class PrivateModel(keras.Model):
             shape=(), dtype="int64", initializer="zeros", trainable=False, name="plan_mark"
         )
         self._plan_mark.assign(_mark(plan))
-        self._statistics_round = None
+        self._statistics_round, self._public_statistics = None, None
         if self.statistics == "public":
             # How many rounds were released when the statistics were last computed from public data; -1: they never were.
             self._statistics_round = self.add_weight(
@@ -317,7 +317,9 @@ class PrivateModel(keras.Model):
             raise ValueError("model must be built before its statistics are computed; got a model without weights")
         layers = compatibility.batch_normalizations(self.model)
         size = max(2, self.plan.sampling.shape[1]) if batch_size is None else batch_size
-        normalization.recompute(self.model, layers, x, size)
+        if self._public_statistics is None or self._public_statistics.given != layers:
+            self._public_statistics = normalization.PublicStatistics(self.model, layers)
+        self._public_statistics.recompute(x, size)
         self._statistics_round.assign(self._released())
 
     def _statistics_are_old(self) -> bool:

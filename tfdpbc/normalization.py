@@ -103,48 +103,58 @@ def inference(model: keras.Model, layers: Sequence[Any]) -> Callable[[Any], Any]
     return forward
 
 
-def recompute(model: keras.Model, layers: Sequence[Any], x: Any, batch_size: int) -> None:
-    """Sets the moving statistics of `layers` to those of all examples of `x`.
+class PublicStatistics:
+    """Computes the moving statistics of `layers` from public data.
 
-    The model runs over `x` in batches that normalise by themselves, as contributions do in training; other layers are in
-    inference mode. The statistics are pooled over the batches (a layer's variance is the mean of the batches' variances
-    and the variance of their means). A last batch that is not full is left out.
+    The model runs over the data in batches that normalise by themselves, as contributions do in training; other layers are
+    in inference mode. The statistics are pooled over the batches: a layer's variance is the mean of the batches' variances
+    and the variance of their means.
 
     Args:
-      x: inputs, in any of the forms of `as_source`; labels are not looked at.
-      batch_size: examples per batch, at least 2.
-
-    Raises:
-      DataError: fewer than two examples, or statistics that are not finite; nothing was changed.
+      model: a built Keras model.
+      layers: BatchNormalization layers of it; those of momentum 1 are left alone, as training leaves them.
     """
-    batch_size = _validate.integer("batch_size", batch_size, at_least=2)
-    layers = [layer for layer in layers if layer.momentum < 1]
-    source = as_source(x, None, None)
-    if len(source) < 2:
-        raise DataError(f"x must hold at least 2 examples, whose statistics are taken; got {len(source)}")
-    found: list[tuple[Any, Any, Any]] = []
 
-    @tf.function(autograph=False, reduce_retracing=True)
-    def statistics(inputs: Any) -> list[tuple[Any, Any]]:
-        found.clear()
-        with by_batch(layers, observe=lambda *seen: found.append(seen)):
-            model(inputs, training=False)
+    def __init__(self, model: keras.Model, layers: Sequence[Any]):
+        self.model, self.given = model, list(layers)
+        self.layers = [layer for layer in layers if layer.momentum < 1]
+        self._called: list[Any] = []  # the layers in the order in which the traced pass calls them
+        self._statistics = tf.function(self._of_one_batch, autograph=False, reduce_retracing=True)
+
+    def _of_one_batch(self, inputs: Any) -> list[tuple[Any, Any]]:
+        found: list[tuple[Any, Any, Any]] = []
+        with by_batch(self.layers, observe=lambda *seen: found.append(seen)):
+            self.model(inputs, training=False)
+        self._called = [layer for layer, _, _ in found]
         return [(mean, variance) for _, mean, variance in found]
 
-    pooled: dict[int, _Pooled] = {}
-    batch_size = min(batch_size, len(source))
-    for start in range(0, len(source) - batch_size + 1, batch_size):
-        inputs, _, _ = source.gather(np.arange(start, start + batch_size))
-        given = statistics(tf.nest.map_structure(tf.convert_to_tensor, inputs))
-        for (layer, _, _), (mean, variance) in zip(found, given, strict=True):
-            pooled.setdefault(id(layer), _Pooled()).add(mean.numpy(), variance.numpy())
-    for layer in layers:
-        if id(layer) in pooled and not pooled[id(layer)].is_finite:
-            raise DataError(f"x must give finite statistics; got others in layer {layer.name!r}")
-    for layer in layers:
-        if id(layer) in pooled:
-            for variable, value in zip(moving_statistics([layer]), pooled[id(layer)].values(), strict=True):
-                variable.assign(value)
+    def recompute(self, x: Any, batch_size: int) -> None:
+        """Sets the statistics to those of all examples of `x`; a last batch that is not full is left out.
+
+        Args:
+          x: inputs, in any of the forms of `as_source`; labels are not looked at.
+          batch_size: examples per batch, at least 2.
+
+        Raises:
+          DataError: fewer than two examples, or statistics that are not finite; nothing was changed.
+        """
+        batch_size = _validate.integer("batch_size", batch_size, at_least=2)
+        source = as_source(x, None, None)
+        if len(source) < 2:
+            raise DataError(f"x must hold at least 2 examples, whose statistics are taken; got {len(source)}")
+        batch_size, pooled = min(batch_size, len(source)), {}
+        for start in range(0, len(source) - batch_size + 1, batch_size):
+            inputs, _, _ = source.gather(np.arange(start, start + batch_size))
+            given = self._statistics(tf.nest.map_structure(tf.convert_to_tensor, inputs))
+            for layer, (mean, variance) in zip(self._called, given, strict=True):
+                mean, variance = mean.numpy(), variance.numpy()
+                if not (np.isfinite(mean).all() and np.isfinite(variance).all()):
+                    raise DataError(f"x must give finite statistics; got others in layer {layer.name!r}")
+                pooled.setdefault(id(layer), _Pooled()).add(mean, variance)
+        for layer in self.layers:
+            if id(layer) in pooled:
+                for variable, value in zip(moving_statistics([layer]), pooled[id(layer)].values(), strict=True):
+                    variable.assign(value)
 
 
 class _Pooled:
@@ -162,7 +172,3 @@ class _Pooled:
 
     def values(self) -> tuple[np.ndarray, np.ndarray]:
         return self._mean, (self._within + self._between) / self._count
-
-    @property
-    def is_finite(self) -> bool:
-        return all(np.isfinite(value).all() for value in self.values())
