@@ -13,7 +13,7 @@ ROOMS = {
     0: ("_validate", "errors", "random", "native"),
     1: ("accounting", "sampling", "clipping", "aggregation", "noise", "data", "models"),
     2: ("gradients", "algorithms"),
-    3: ("plan", "analyses", "guarantee", "ledger", "compatibility"),
+    3: ("plan", "analyses", "guarantee", "ledger", "compatibility", "statistics", "normalization"),
     4: ("training", "federated"),
     5: ("keras_model", "export", "callbacks", "reporting"),
     6: ("cli", "__main__"),

@@ -68,8 +68,31 @@ def test_pitfall_16_frozen_batch_normalisation_is_allowed_and_stays_bit_identica
 def test_statistics_must_be_chosen():
     with pytest.raises(IncompatibleModel, match="statistics must be chosen.*moving statistics"):
         private(BATCH, net(keras.layers.BatchNormalization()))
-    with pytest.raises(ValueError, match="statistics must be one of 'unprotected'"):
+    with pytest.raises(ValueError, match="statistics must be one of 'private', 'public', 'batch', 'unprotected'"):
         private(BATCH, net(keras.layers.BatchNormalization()), statistics="hidden")
+
+
+@pytest.mark.parametrize(
+    "statistics, options, message",
+    [(how, {"renorm": True}, "renorm=True in 'odd'") for how in ("public", "batch")]
+    + [(how, {"synchronized": True}, "synchronized=True in 'odd'") for how in ("batch", "unprotected")]
+    + [("public", {"momentum": 1.5}, "momentum=1.5 in 'odd'")],
+)
+def test_layers_that_the_choice_cannot_serve_are_named(statistics, options, message):
+    try:
+        layer = keras.layers.BatchNormalization(name="odd", **options)
+    except (TypeError, ValueError):
+        pytest.skip("this Keras has no such layer")
+    with pytest.raises(IncompatibleModel, match=message):
+        private(BATCH, net(layer), statistics=statistics)
+
+
+@pytest.mark.parametrize("statistics", ["public", "batch"])
+def test_pitfall_16_no_choice_lifts_the_refusal_under_individual_clipping(statistics):
+    with pytest.raises(IncompatibleModel, match="individual clipping"):
+        private(INDIVIDUAL, net(Renamed()), statistics=statistics)
+    with pytest.raises(IncompatibleModel, match="fixed size"):
+        private(dp.Poisson(0.25, 4, 6, 1), net(Renamed()), statistics=statistics)
 
 
 def test_padding_may_not_enter_the_statistics():

@@ -20,6 +20,7 @@ _HOME = {
     "LocalOptimizer": "algorithms",
     "PostProcessed": "algorithms",
     "PrivacyPlan": "plan",
+    "PrivateStatistics": "statistics",
     "PrivateModel": "keras_model",
     "TradeOff": "accounting",
     "Gaussian": "accounting",

@@ -9,9 +9,43 @@ import keras
 
 from tfdpbc import _validate
 from tfdpbc.errors import IncompatibleModel
+from tfdpbc.statistics import moving_statistics
 
-STATISTICS = ("unprotected",)
-"""How the moving statistics of batch normalisation may be treated; there is no silent default among them."""
+STATISTICS = ("private", "public", "batch", "unprotected")
+"""What becomes of batch normalisation's moving statistics (algorithm.md); there is no silent default among them.
+
+- private: each contribution's batch statistics are one more clipped, noised block, which the plan charges.
+- public: they keep their values until they are recomputed from public data.
+- batch: they keep their values; inference normalises with the batch it is given.
+- unprotected: they are written from raw data, and no guarantee is stated for the model.
+"""
+_CHOICES = (
+    "statistics='private' releases them as one more noised block (with PrivacyPlan(..., statistics=PrivateStatistics(norm)), "
+    "which charges it), 'public' recomputes them from public data, 'batch' normalises with the batch in inference too, and "
+    "'unprotected' keeps them and voids the stated guarantee of the released model"
+)
+
+
+def chosen_statistics(statistics: str | None, plan: Any) -> str | None:
+    """What becomes of the moving statistics under `plan`: a plan that charges for them says it already.
+
+    Raises:
+      ValueError: an unknown name; or one that does not agree with what the plan charges, so that the guarantee would
+        leave a release out or count one that does not happen.
+    """
+    if statistics is None:
+        return None if plan.statistics is None else "private"
+    _validate.choice("statistics", statistics, STATISTICS)
+    if statistics == "private" and plan.statistics is None:
+        _validate.fail(
+            "statistics",
+            "charged by the plan, which leaves them out of the guarantee now: make it with "
+            "PrivacyPlan(..., statistics=PrivateStatistics(norm))",
+            statistics,
+        )
+    if statistics != "private" and plan.statistics is not None:
+        _validate.fail("statistics", f"'private' (or not given) under a plan with {plan.statistics!r}", statistics)
+    return statistics
 
 
 def batch_normalizations(model: keras.Model) -> list[Any]:
@@ -34,10 +68,9 @@ def check_batch_normalization(model: keras.Model, sampling: Any, statistics: str
 
     Raises:
       IncompatibleModel: under individual clipping, where contributions may not see each other; where padding rows would
-        enter the statistics; and where nothing says what becomes of the moving statistics.
+        enter the statistics; where nothing says what becomes of the moving statistics; and for kinds of layers that the
+        choice cannot serve.
     """
-    if statistics is not None:
-        _validate.choice("statistics", statistics, STATISTICS)
     layers = batch_normalizations(model)
     if not layers:
         return
@@ -56,9 +89,29 @@ def check_batch_normalization(model: keras.Model, sampling: Any, statistics: str
     if statistics is None:
         raise IncompatibleModel(
             f"statistics must be chosen for a model with batch normalisation ({names}): its moving statistics are written "
-            "from raw data and no noise covers them. statistics='unprotected' keeps them and voids the stated guarantee of "
-            "the released model; got statistics=None"
+            f"from raw data and no noise of the gradient covers them. {_CHOICES}; got statistics=None"
         )
+    for layer in layers:
+        _check_layer(layer, statistics)
+
+
+def _check_layer(layer: Any, statistics: str) -> None:
+    if getattr(layer, "synchronized", False):
+        raise IncompatibleModel(
+            f"contributions must not see each other's examples, on other devices either; got synchronized=True in "
+            f"{layer.name!r}. Make the layer with synchronized=False"
+        )
+    if statistics == "unprotected":
+        return
+    if getattr(layer, "renorm", False):
+        raise IncompatibleModel(
+            f"statistics={statistics!r} does not go with batch renormalisation, whose training reads statistics of earlier "
+            f"raw batches; got renorm=True in {layer.name!r}. Make the layer with renorm=False, or use 'unprotected'"
+        )
+    if not 0 <= layer.momentum <= 1:
+        raise IncompatibleModel(f"momentum must be in [0, 1]; got momentum={layer.momentum!r} in {layer.name!r}")
+    if layer.built and not all(v.dtype.startswith(("float", "bfloat")) for v in moving_statistics([layer])):
+        raise IncompatibleModel(f"moving statistics must be floating-point; got others in {layer.name!r}")
 
 
 def check_penalties(model: keras.Model, sampling: Any) -> None:
@@ -90,7 +143,9 @@ def warn_of_preprocessing(model: keras.Model) -> None:
 
 
 def data_written_state(model: keras.Model, statistics: str | None) -> list[Any]:
-    """The variables that a round writes from data outside the noise: batch normalisation's, if left unprotected."""
-    if statistics != "unprotected":
-        return []
-    return [v for layer in batch_normalizations(model) for v in layer.non_trainable_variables]
+    """The variables that a round writes from data beside the trainable ones, all of them batch normalisation's: through a
+    noised block if `private`, from raw data if `unprotected`."""
+    layers = batch_normalizations(model)
+    if statistics == "private":
+        return moving_statistics(layers)
+    return [v for layer in layers for v in layer.non_trainable_variables] if statistics == "unprotected" else []

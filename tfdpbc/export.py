@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,11 @@ GUARANTEE_FILE = Path("assets") / "guarantee.json"
 
 
 def export_model(
-    model: keras.Model, path: str | os.PathLike, guarantee: Mapping[str, Any], extra: Mapping[str, Any] | None = None
+    model: keras.Model,
+    path: str | os.PathLike,
+    guarantee: Mapping[str, Any],
+    extra: Mapping[str, Any] | None = None,
+    forward: Callable[[Any], Any] | None = None,
 ) -> None:
     """Writes `model` as a SavedModel that carries its guarantee; the folder appears whole or not at all.
 
@@ -43,6 +47,7 @@ def export_model(
       path: the folder to make. An earlier export there is replaced; anything else that is in the way is left alone.
       guarantee: what `guarantee.json` holds; JSON-able (infinities become null).
       extra: more public facts for whoever loads the model (how to scale inputs, names of classes); JSON-able.
+      forward: the forward pass to write, inputs to outputs; by default the model in inference mode.
 
     Raises:
       IncompatibleModel: the model is not built, or inference reads something other than its weights (a lookup table).
@@ -52,7 +57,7 @@ def export_model(
     path = Path(path)
     _check_replaceable(path)
     texts = {"guarantee": to_json(guarantee), "extra": to_json(extra or {})}
-    served = _served(model, texts)
+    served = _served(model, texts, forward)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
@@ -158,13 +163,13 @@ def _words(spec: Any) -> str:
     return str(tf.nest.map_structure(lambda leaf: str(leaf.shape), spec)).replace("'(", "(").replace(")'", ")")
 
 
-def _served(model: keras.Model, texts: Mapping[str, str]) -> tf.Module:
+def _served(model: keras.Model, texts: Mapping[str, str], forward: Callable[[Any], Any] | None) -> tf.Module:
     """A module with the model's inference function and the variables it reads, and nothing else of the model."""
 
     # A function of its own for tracing: the model itself must not become part of what is saved.
     @tf.function(input_signature=[_input_spec(model)], autograph=False)
     def serve(inputs):
-        return model(inputs, training=False)
+        return model(inputs, training=False) if forward is None else forward(inputs)
 
     concrete = serve.get_concrete_function()
     module = tf.Module()

@@ -43,10 +43,14 @@ def sentence(guarantee: dict[str, Any]) -> str:
     if guarantee["epsilon"] is None:
         return f"No guarantee: {guarantee['covers']['not_covered'][0]}."
     mu = "" if guarantee["mu"] is None else f" It is {guarantee['mu']:.6g}-Gaussian DP."
+    extra = guarantee["plan"].get("statistics")
+    extra = (
+        f" (and σ_s = {extra['noise_ratio'] * guarantee['noise_multiplier']:.6g} of its statistics)" if extra else ""
+    )
     text = (
         f"(ε = {rounded_up(guarantee['epsilon'])}, δ = {guarantee['delta']:g})-differential privacy for "
         f"{NEIGHBOURING[guarantee['neighbouring']].format(examples=examples)}, after {guarantee['rounds']} rounds of "
-        f"{guarantee['sampling']} sampling with noise multiplier {guarantee['noise_multiplier']:.6g}.{mu} "
+        f"{guarantee['sampling']} sampling with noise multiplier {guarantee['noise_multiplier']:.6g}{extra}.{mu} "
         f"Adversary: {guarantee['adversary']}."
     )
     return " ".join([text, *guarantee.get("warnings", [])])

@@ -13,10 +13,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdpbc import _validate, algorithms, compatibility
+from tfdpbc import _validate, algorithms, compatibility, normalization
 from tfdpbc.algorithms import Algorithm, AlgorithmSequence
 from tfdpbc.data.sources import Source, as_source, check_labels
-from tfdpbc.errors import BudgetExhausted, DataError
+from tfdpbc.errors import BudgetExhausted, DataError, IncompatibleModel
 from tfdpbc.gradients import auto, report
 from tfdpbc.gradients.engine import Engine
 from tfdpbc.gradients.function import ModelFunction
@@ -24,6 +24,7 @@ from tfdpbc.gradients.losses import PerExampleLoss
 from tfdpbc.ledger import Ledger
 from tfdpbc.plan import PrivacyPlan, Spent
 from tfdpbc.random import Streams
+from tfdpbc.statistics import block as statistics_block
 from tfdpbc.training import checkpoint, loop, replicas
 from tfdpbc.training.feed import Feed
 from tfdpbc.training.round import Round
@@ -34,7 +35,8 @@ _UNPROTECTED = (
 )
 _OTHER_PLAN = "the weights were restored from a training under another plan, whose noise is not known here"
 _VOID = 0
-_TRAINED = "_tfdpbc_trained"
+_TRAINED, _RAW = "_tfdpbc_trained", "_tfdpbc_raw_statistics"
+_PUBLIC = "The moving statistics of batch normalisation were computed from data that the user called public; it is not protected."
 _SEEDED = "Warning: the run was seeded; the guarantee holds only against those who do not know the seed."
 _FROZEN = ("model", "plan", "algorithm", "engine", "statistics", "streams", "ledger")
 _REFUSED = {
@@ -56,8 +58,9 @@ class PrivateModel(keras.Model):
       plan: what is released, with which noise.
       algorithm: A, what a contribution computes, or an `AlgorithmSequence`. Default: `BatchGradient()`.
       engine: `"auto"` or the name of a gradient engine.
-      statistics: what becomes of batch normalisation's moving statistics (see `compatibility.STATISTICS`); must be chosen
-        for a model that has them.
+      statistics: what becomes of batch normalisation's moving statistics: `"private"` (only with a plan that has
+        `statistics`, which says it already), `"public"`, `"batch"` or `"unprotected"` (see `compatibility.STATISTICS`);
+        must be chosen for a model that has them.
       seed: None draws all randomness from the operating system; a number makes the run reproducible, and the guarantee
         then holds only against those who do not know it.
       physical_batch_size: most examples computed at once; changes memory and speed, never the result. Default: chosen.
@@ -91,7 +94,7 @@ class PrivateModel(keras.Model):
         self.plan = _validate.instance("plan", plan, PrivacyPlan, "a PrivacyPlan")
         self.algorithm = algorithms.checked(algorithm)
         self.engine = _validate.choice("engine", engine, auto.ENGINES)
-        self.statistics = statistics
+        self.statistics = compatibility.chosen_statistics(statistics, plan)
         self.physical_batch_size = physical_batch_size
         if memory_budget is not None:
             _validate.integer("memory_budget", memory_budget, at_least=1)
@@ -101,7 +104,7 @@ class PrivateModel(keras.Model):
         # Counted in Python, so that restoring old weights can't lower it; mirrored in a variable, so that it is saved.
         self.ledger = Ledger()
         self._unfinished: int | None = None  # epoch whose draws this process holds
-        self._voided = False  # raw statistics were written once; nothing takes that back
+        self._voided = getattr(model, _RAW, False)  # raw statistics were written once; nothing takes that back
         self._fitting = False
         self._rounds_released = self.add_weight(
             shape=(), dtype="int64", initializer="zeros", trainable=False, name="rounds_released"
@@ -112,6 +115,13 @@ class PrivateModel(keras.Model):
             shape=(), dtype="int64", initializer="zeros", trainable=False, name="plan_mark"
         )
         self._plan_mark.assign(_mark(plan))
+        self._statistics_round, self._public_statistics = None, None
+        if self.statistics == "public":
+            # How many rounds were released when the statistics were last computed from public data; -1: they never were.
+            self._statistics_round = self.add_weight(
+                shape=(), dtype="int64", initializer="zeros", trainable=False, name="statistics_round"
+            )
+            self._statistics_round.assign(-1)
         if getattr(model, _TRAINED, False):
             warnings.warn(
                 f"model {model.name!r} was trained privately before; this PrivateModel counts its own rounds only, and the "
@@ -136,7 +146,20 @@ class PrivateModel(keras.Model):
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """The model's own forward pass."""
-        return self.model(inputs, training=training)
+        if self.statistics != "batch" or training:
+            return self.model(inputs, training=training)
+        with normalization.by_batch(compatibility.batch_normalizations(self.model)):
+            return self.model(inputs, training=training)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """As in Keras; warns where the moving statistics are not those of the public data yet."""
+        self._warn_of_old_statistics()
+        return super().evaluate(*args, **kwargs)
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        """As in Keras; warns where the moving statistics are not those of the public data yet."""
+        self._warn_of_old_statistics()
+        return super().predict(*args, **kwargs)
 
     def build(self, input_shape: Any) -> None:
         """Nothing to build beyond the model itself."""
@@ -240,14 +263,17 @@ class PrivateModel(keras.Model):
     def spent(self) -> Spent:
         """What the rounds released so far gave away."""
         void, released, mark = None, self._released(), _number(self._plan_mark)
-        if self._voided or mark == _VOID or self._state_variables():
+        if self._voided or mark == _VOID or self._writes_raw_statistics():
             void = _UNPROTECTED
         elif mark != _mark(self.plan):
             void = _OTHER_PLAN
         if void:
             released = min(released, self.plan.rounds)  # restored counts may be of a longer plan
         repeated = self.ledger.spent(self.plan).repeated
-        return Spent(self.plan, released, void, () if self.streams.seed is None else (_SEEDED,), repeated)
+        caveats = () if self.streams.seed is None else (_SEEDED,)
+        if self._statistics_round is not None and _number(self._statistics_round) >= 0:
+            caveats = (*caveats, _PUBLIC)
+        return Spent(self.plan, released, void, caveats, repeated)
 
     def _released(self) -> int:
         return max(self.ledger.position(self.plan), _number(self._rounds_released))
@@ -270,11 +296,68 @@ class PrivateModel(keras.Model):
     def _state_variables(self) -> list[Any]:
         return compatibility.data_written_state(self.model, self.statistics)
 
+    def _writes_raw_statistics(self) -> bool:
+        return self.statistics == "unprotected" and bool(self._state_variables())
+
+    def recompute_statistics(self, x: Any, batch_size: int | None = None) -> None:
+        """Sets batch normalisation's moving statistics to those of public data (``statistics="public"``).
+
+        Call it after training, and after each further `fit`; `fit(public_data=x)` does so at the end of each epoch.
+
+        Args:
+          x: inputs of at least two examples that need no protection, in any of the forms that `fit` takes. Labels are not
+            looked at.
+          batch_size: examples that are normalised together, as those of a contribution are in training (the default). A
+            last batch that is not full is left out.
+
+        Raises:
+          ValueError: the model was not made with ``statistics="public"``.
+          DataError: too few examples, or statistics that are not finite; nothing was changed.
+        """
+        if self.statistics != "public":
+            _validate.fail("statistics", "'public' for statistics to be recomputed", self.statistics)
+        if not self.model.built:
+            raise ValueError("model must be built before its statistics are computed; got a model without weights")
+        layers = compatibility.batch_normalizations(self.model)
+        size = max(2, self.plan.sampling.shape[1]) if batch_size is None else batch_size
+        if self._public_statistics is None or self._public_statistics.given != layers:
+            self._public_statistics = normalization.PublicStatistics(self.model, layers)
+        self._public_statistics.recompute(x, size)
+        self._statistics_round.assign(self._released())
+
+    def _statistics_are_old(self) -> bool:
+        if self.statistics != "public" or not compatibility.batch_normalizations(self.model):
+            return False
+        released = self._released()
+        return released > 0 and _number(self._statistics_round) != released
+
+    def _warn_of_old_statistics(self) -> None:
+        if self._statistics_are_old():
+            warnings.warn(
+                "batch normalisation's moving statistics are not those of the trained model: call "
+                "recompute_statistics(x) with public data, or fit(public_data=x)",
+                stacklevel=3,
+            )
+
     def export(self, filepath: Any, delta: float = 1e-5, **extra: Any) -> None:
-        """Writes the model as a SavedModel that TensorFlow alone can load, its guarantee at `delta` inside."""
+        """Writes the model as a SavedModel that TensorFlow alone can load, its guarantee at `delta` inside.
+
+        With ``statistics="batch"`` the SavedModel normalises by the batch that it is given.
+
+        Raises:
+          IncompatibleModel: with ``statistics="public"``, if they were not recomputed after the last round.
+        """
         from tfdpbc.export import export_model
 
-        export_model(self.model, filepath, self.spent.guarantee(delta), extra)
+        forward = None
+        if self._statistics_are_old():
+            raise IncompatibleModel(
+                "statistics='public' must be computed from public data before the model is exported: call "
+                "recompute_statistics(x) after training; what the layers hold now does not belong to their weights"
+            )
+        if self.statistics == "batch":
+            forward = normalization.inference(self.model, compatibility.batch_normalizations(self.model))
+        export_model(self.model, filepath, self.spent.guarantee(delta), extra, forward)
 
     def save_checkpoint(self, path: Any) -> None:
         """Writes weights, optimizer state and the count of released rounds to one file."""
@@ -314,6 +397,7 @@ class PrivateModel(keras.Model):
         validation_batch_size: int | None = None,
         validation_steps: int | None = None,
         validation_freq: int = 1,
+        public_data: Any = None,
         **refused: Any,
     ) -> keras.callbacks.History:
         """Trains for some epochs of the plan, going on where the last call stopped.
@@ -323,6 +407,7 @@ class PrivateModel(keras.Model):
             ``__getitem__(index array)``; see `tfdpbc.data.sources.as_source`.
           epochs: how many epochs to train now; by default what is left of the plan.
           verbose, callbacks, validation_*: as in Keras.
+          public_data: inputs for `recompute_statistics` at the end of each epoch, before validation.
 
         Returns:
           The Keras History.
@@ -340,6 +425,8 @@ class PrivateModel(keras.Model):
         if not self.compiled:
             raise ValueError("the model must be compiled before fit: call compile(optimizer, loss)")
         _validate.integer("validation_freq", validation_freq, at_least=1)
+        if public_data is not None and self.statistics != "public":
+            _validate.fail("statistics", "'public' where public_data is given", self.statistics)
         if self._fitting:
             raise RuntimeError("fit must not be called while fit runs: two loops would draw the same rounds")
         source = as_source(x, y, sample_weight)
@@ -351,14 +438,16 @@ class PrivateModel(keras.Model):
         container.on_train_begin()
         # A callback may just have restored a later state (BackupAndRestore): its rounds are released already.
         epochs_left = range(max(first, self._released() // self.plan.rounds_per_epoch), last)
-        validate = None
+        validate, refresh = None, None
+        if public_data is not None:
+            refresh = functools.partial(self.recompute_statistics, public_data)
         if validation_data is not None:
             validate = functools.partial(
                 self._evaluate_beside, validation_data, validation_batch_size, validation_steps
             )
         self._fitting = True
         try:
-            logs = self._run_epochs(epochs_left, container, validate, validation_freq)
+            logs = self._run_epochs(epochs_left, container, validate, validation_freq, refresh)
         finally:
             self._fitting = False
         container.on_train_end(logs)
@@ -371,11 +460,14 @@ class PrivateModel(keras.Model):
         container: keras.callbacks.CallbackList,
         validate: Callable[[], dict[str, Any]] | None,
         validation_freq: int,
+        refresh: Callable[[], None] | None,
     ) -> dict[str, Any]:
         logs: dict[str, Any] = {}
         for epoch in epochs:
             container.on_epoch_begin(epoch)
             logs = self._epoch(epoch, container)
+            if refresh is not None:
+                refresh()
             if validate is not None and (epoch + 1) % validation_freq == 0:
                 logs.update(validate())
             container.on_epoch_end(epoch, logs)
@@ -410,6 +502,12 @@ class PrivateModel(keras.Model):
     def _check_model(self) -> None:
         compatibility.check_trainable(self.model)
         compatibility.check_batch_normalization(self.model, self.plan.sampling, self.statistics)
+        if self.plan.statistics and self.model.built and not compatibility.batch_normalizations(self.model):
+            warnings.warn(
+                "the plan charges for batch normalisation's statistics, which this model does not release: a plan without "
+                "statistics guarantees more",
+                stacklevel=3,
+            )
         compatibility.check_penalties(self.model, self.plan.sampling)
 
     def _prepare(self, source: Source) -> None:
@@ -435,7 +533,9 @@ class PrivateModel(keras.Model):
         previous = self._rounds
         feed = Feed(source, previous.feed if previous else None)
         state = self._state_variables()
-        self._voided = self._voided or bool(state) or _number(self._plan_mark) == _VOID
+        self._voided = self._voided or self._writes_raw_statistics() or _number(self._plan_mark) == _VOID
+        if self._voided:
+            object.__setattr__(self.model, _RAW, True)  # another PrivateModel of this model has to know
         self._sync()
         trained = [id(v) for v in (*self.model.trainable_variables, *state)]
         unchanged, self._trained = trained == self._trained, trained
@@ -445,9 +545,10 @@ class PrivateModel(keras.Model):
         strategy, self._inputs = self.distribute_strategy, x
         replicas.check(strategy, self.model, bool(self.jit_compile), state)
         engine, self.engine_reason = self._build_engine()
+        statistics = statistics_block(compatibility.batch_normalizations(self.model), self.plan.statistics)
         with strategy.scope():
             self._rounds = loop.Rounds(
-                Round(self.plan, engine.function, engine, list(engine.block_of_variable)),
+                Round(self.plan, engine.function, engine, list(engine.block_of_variable), statistics),
                 feed,
                 self.optimizer,
                 state,

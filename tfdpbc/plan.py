@@ -8,11 +8,12 @@ import math
 import warnings
 from typing import Any
 
-from tfdpbc import _validate, aggregation, analyses, clipping, guarantee
+from tfdpbc import _validate, aggregation, analyses, clipping, guarantee, statistics
 from tfdpbc import sampling as samplings
 from tfdpbc.aggregation import Sum
 from tfdpbc.clipping import Clipping
 from tfdpbc.sampling import Sampling
+from tfdpbc.statistics import PrivateStatistics
 
 SMALLEST_NORM = 1e-12
 MOST_GROUP = 1000
@@ -89,6 +90,8 @@ class PrivacyPlan:
         Gaussian trade-off function G_{1/σ}. 0 trains without noise and is reported as ε = ∞.
       epochs: E >= 1.
       aggregation: how clipped contributions become one update.
+      statistics: how the moving statistics of batch normalisation are released, as one more noised block that the
+        guarantee counts; None where they are not (see `PrivateModel`).
 
     Formal guarantee: training that releases `rounds` updates with noise of `noise_std` on the aggregate is f-DP for
     f = `trade_off()` under the sampling's neighbouring relation, against the adversary named by `adversary`.
@@ -99,11 +102,17 @@ class PrivacyPlan:
     noise_multiplier: float
     epochs: int
     aggregation: Sum = Sum()
+    statistics: PrivateStatistics | None = None
 
     def __post_init__(self) -> None:
         _validate.instance("sampling", self.sampling, Sampling, "Shuffling, Subsampling, Poisson or BallsInBins")
         _validate.instance("clipping", self.clipping, Clipping, "a clipping such as FullGradientClipping(norm)")
         _validate.instance("aggregation", self.aggregation, Sum, "an aggregation such as Sum()")
+        if self.statistics is not None:
+            _validate.instance("statistics", self.statistics, PrivateStatistics, "PrivateStatistics(norm) or None")
+            if self.sampling.is_individual or self.sampling.masked:
+                expected = "None: batch normalisation needs contributions of several examples, of a fixed size"
+                _validate.fail("statistics", expected, self.statistics)
         noise = _validate.number("noise_multiplier", self.noise_multiplier, at_least=0.0, at_most=1e12)
         if 0 < noise < 1e-6:
             _validate.fail("noise_multiplier", "0 or at least 1e-6", noise)
@@ -146,6 +155,13 @@ class PrivacyPlan:
         """
         bounds = self.clipping.bounds(round_index, self.rounds_per_epoch)
         return [self.noise_multiplier * self.sensitivities(bound) for bound in bounds]
+
+    @property
+    def statistics_noise_std(self) -> float:
+        """Standard deviation of the noise on the sum of the contributions' batch statistics; 0 where none are released."""
+        if self.statistics is None:
+            return 0.0
+        return self.noise_multiplier * self.statistics.noise_ratio * self.sensitivities(self.statistics.norm)
 
     # What may be said about it.
 
@@ -235,7 +251,7 @@ class PrivacyPlan:
             "epsilon": None if void else epsilon,
             "mu": None if void else mu,
             "group_size": group_size,
-            "covers": guarantee.covers(["every noisy update", "the final weights and any computation on them"], void),
+            "covers": guarantee.covers(self._protected(), void),
             "warnings": notes,
             "plan": self.to_config(),
             "versions": guarantee.versions(),
@@ -259,10 +275,10 @@ class PrivacyPlan:
         self._check_delta(delta)
 
         run = self._run(group_size, None)
-        root_blocks = math.sqrt(self.clipping.num_blocks())
+        root_cost = self._root_cost()
 
         def epsilon_of(noise_multiplier: float) -> float:
-            tried = dataclasses.replace(run, noise_multiplier=noise_multiplier / root_blocks)
+            tried = dataclasses.replace(run, noise_multiplier=noise_multiplier / root_cost)
             return analyses.headline(tried, delta)[0]
 
         return dataclasses.replace(self, noise_multiplier=calibration.smallest_noise(epsilon_of, epsilon))
@@ -281,6 +297,7 @@ class PrivacyPlan:
             "noise_multiplier": self.noise_multiplier,
             "epochs": self.epochs,
             "aggregation": self.aggregation.to_config(),
+            "statistics": self.statistics and self.statistics.to_config(),
         }
 
     @classmethod
@@ -300,6 +317,7 @@ class PrivacyPlan:
             noise_multiplier=config["noise_multiplier"],
             epochs=config["epochs"],
             aggregation=aggregation.from_config(config["aggregation"]),
+            statistics=statistics.from_config(config["statistics"]),
         )
 
     # Checks.
@@ -314,8 +332,17 @@ class PrivacyPlan:
                 stacklevel=3,
             )
 
+    def _root_cost(self) -> float:
+        """σ/σ_total: all that a hit round releases is one Gaussian of 1/σ_total² = L/σ² + 1/σ_s², L blocks of noise σ and
+        batch normalisation's statistics of noise σ_s (accounting.md, section 3)."""
+        return math.sqrt(self.clipping.num_blocks() + (self.statistics.charge if self.statistics else 0.0))
+
+    def _protected(self) -> list[str]:
+        more = ["the moving statistics of batch normalisation"] if self.statistics else []
+        return ["every noisy update", *more, "the final weights and any computation on them"]
+
     def _run(self, group_size: int, rounds: int | None) -> analyses.Run:
-        noise = self.noise_multiplier / math.sqrt(self.clipping.num_blocks())
+        noise = self.noise_multiplier / self._root_cost()
         return analyses.Run(self.sampling, noise, self._rounds(rounds), self._group(group_size))
 
     def _rounds(self, rounds: int | None) -> int:

@@ -7,6 +7,7 @@ from tfdpbc import aggregation, clipping, compatibility, sampling
 from tfdpbc.algorithms import BatchGradient, LocalOptimizer, rules
 from tfdpbc.cli import defaults, job, options
 from tfdpbc.gradients import auto
+from tfdpbc.statistics import PrivateStatistics
 
 SIZE = 5000
 UNSET = {
@@ -85,6 +86,21 @@ def test_the_rest_of_the_plan():
     assert (made.noise_multiplier, made.epochs) == (2.0, 3)
 
 
+BATCHES = {"sampling": "shuffling", "clip": "batch", "batch_size": 10}
+
+
+def test_private_statistics():
+    assert plan(**BATCHES).statistics is None
+    assert plan(**BATCHES, statistics="private").statistics == PrivateStatistics()
+    made = plan(**BATCHES, statistics="private", statistics_norm=0.5, statistics_noise_ratio=2.0)
+    assert made.statistics == PrivateStatistics(0.5, 2.0)
+    for name in ("batch", "unprotected"):  # not released by the plan
+        assert plan(**BATCHES, statistics=name).statistics is None
+    assert plan(**BATCHES, statistics="public", public_share=0.1).statistics is None
+    with pytest.raises(ValueError, match="statistics must be None: batch normalisation needs contributions of several"):
+        plan(statistics="private")
+
+
 @pytest.mark.parametrize(
     "given, message",
     [
@@ -98,6 +114,10 @@ def test_the_rest_of_the_plan():
         ({"sampling": "balls-in-bins", "clip": "batch"}, "balls-in-bins clips each example"),
         ({"sampling": "balls-in-bins", "contributions": 2}, "balls-in-bins clips each example"),
         ({"sampling": "balls-in-bins", "rate": 0.1}, "--rate is for Poisson"),
+        ({"statistics_norm": 0.1}, "--statistics-norm is for --statistics private"),
+        ({"statistics": "batch", "statistics_noise_ratio": 2.0}, "--statistics-noise-ratio is for"),
+        ({"statistics": "public"}, "needs --public-share"),
+        ({"statistics": "private", "public_share": 0.1}, "nothing else does"),
     ],
 )
 def test_contradictions_are_usage_errors(given, message):
@@ -131,6 +151,8 @@ def test_pitfall_28_values_that_are_not_positive(name, value):
         ({"batch_size": SIZE + 1, "sampling": "shuffling"}, "num_examples must be at least one round"),
         ({"rate": 0.0}, "rate must be"),
         ({"norm_decay": 1.5}, "decay must be"),
+        ({**BATCHES, "statistics": "private", "statistics_norm": 0.0}, "statistics_norm must be"),
+        ({"statistics": "public", "public_share": 1.0}, "public_share must be"),
     ],
 )
 def test_impossible_values(given, message):

@@ -274,14 +274,6 @@ def test_evaluate_bad_input(trained, refused, tmp_path):
     assert "damaged" in refused("evaluate", "--saved-model", out, "--dataset", "stripes")
 
 
-def test_batch_clipping_with_unprotected_statistics_voids_the_guarantee(answer, tmp_path):
-    shape = ("--sampling", "shuffling", "--clip", "batch", "--batch-size", 50, "--noise-multiplier", 1)
-    model = ("--model", "convnet", "--normalization", "batch", "--statistics", "unprotected")
-    got = answer("train", "--dataset", "stripes", *shape, *model, "--epochs", 1, "--out", tmp_path / "one")
-    assert got["epsilon"] is None and got["guarantee"]["mu"] is None
-    assert "No guarantee" in (tmp_path / "one" / "report.html").read_text()
-
-
 def test_a_local_optimizer(answer, tmp_path):
     shape = ("--sampling", "shuffling", "--clip", "batch")
     local = ("--algorithm", "local-nesterov", "--local-learning-rate", 0.05, "--passes", 2, "--minibatch-size", 10)
@@ -291,3 +283,45 @@ def test_a_local_optimizer(answer, tmp_path):
     config = RunFolder(tmp_path / "one").config
     assert (config["algorithm"], config["passes"], config["minibatch_size"]) == ("local-nesterov", 2, 10)
     assert answer("train", "--resume", tmp_path / "one")["loss"] == got["loss"]
+
+
+class TestBatchNormalisation:
+    SHAPE = ("--sampling", "shuffling", "--clip", "batch", "--batch-size", 50, "--noise-multiplier", 1)
+    TRAIN = ("train", "--dataset", "stripes", "--model", "convnet", "--normalization", "batch", "--epochs", 1, *SHAPE)
+
+    def test_unprotected_statistics_void_the_guarantee(self, answer, tmp_path):
+        got = answer(*self.TRAIN, "--statistics", "unprotected", "--out", tmp_path / "one")
+        assert got["epsilon"] is None and got["guarantee"]["mu"] is None
+        assert "No guarantee" in (tmp_path / "one" / "report.html").read_text()
+
+    def test_private_statistics_are_charged_as_account_says(self, answer, tmp_path):
+        chosen = ("--statistics", "private", "--statistics-norm", 0.5, "--statistics-noise-ratio", 2)
+        got = answer(*self.TRAIN, *chosen, "--out", tmp_path / "one")
+        stated = answer("account", "--num-examples", 200, "--epochs", 1, *self.SHAPE, *chosen)
+        assert got["epsilon"] == stated["epsilon"]
+        # 4 rounds, each example in one of them: one Gaussian of 1/σ² = 1 + 1/4.
+        assert got["guarantee"]["mu"] == pytest.approx(np.sqrt(1.25), rel=1e-12)
+        assert "moving statistics" in " ".join(got["guarantee"]["covers"]["covered"])
+        promised = answer("calibrate", "--num-examples", 200, "--epochs", 1, *self.SHAPE[:-2], *chosen, "--epsilon", 3)
+        assert promised["noise_multiplier"] > 1 and 2.97 <= promised["epsilon"] <= 3
+
+    def test_public_statistics_come_from_the_part_that_is_held_out(self, answer, tmp_path):
+        chosen = ("--statistics", "public", "--public-share", 0.5)
+        got = answer(*self.TRAIN, *chosen, "--out", tmp_path / "one")
+        config = json.loads((tmp_path / "one" / "config.json").read_text())
+        assert config["num_examples"] == got["guarantee"]["plan"]["sampling"]["num_examples"] == 100
+        assert any("called public" in warning for warning in got["guarantee"]["warnings"])
+        loaded = tf.saved_model.load(tmp_path / "one" / "model")
+        variances = [v.numpy() for v in loaded.weights if v.name.endswith("moving_variance:0")]
+        assert variances and all(np.all(v != 1) for v in variances)
+        answer("train", "--resume", tmp_path / "one")
+
+    def test_normalising_by_the_batch(self, answer, tmp_path):
+        got = answer(*self.TRAIN, "--statistics", "batch", "--out", tmp_path / "one")
+        assert got["guarantee"]["mu"] == pytest.approx(1, rel=1e-12)
+        same = answer("evaluate", "--saved-model", tmp_path / "one", "--dataset", "stripes", "--batch-size", 32)
+        assert same["accuracy"] == pytest.approx(got["accuracy"], abs=1e-6)  # Keras evaluates 32 at a time
+
+    def test_too_small_a_public_part_is_refused(self, refused, tmp_path):
+        chosen = ("--statistics", "public", "--public-share", 0.001, "--out", tmp_path / "one")
+        assert "at least 2 public examples" in refused(*self.TRAIN, *chosen)

@@ -11,6 +11,8 @@ BATCH_SIZE = 1024
 CLIPPING = "full"
 NORM = 0.1
 NORM_DECAY = 1.0
+STATISTICS_NORM = 1.0
+STATISTICS_NOISE_RATIO = 1.0
 AGGREGATION = "sum"
 EPSILON = 3.0
 DELTA = 1e-5
@@ -35,4 +37,4 @@ ALGORITHMS = (
     *("local-sgd", "local-momentum", "local-nesterov", "local-adam", "local-adagrad", "local-rmsprop"),
 )
 ENGINES = ("auto", "onepass", "vectorized")
-STATISTICS = ("unprotected",)
+STATISTICS = ("private", "public", "batch", "unprotected")

@@ -21,7 +21,12 @@ from tfdpbc.errors import DataError
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Folder of prepared TFDS data sets.")
 @click.option("--split", default="test", help="Split to evaluate on.")
 @click.option("--examples", type=int, help="Use the first so many examples only.")
-@click.option("--batch-size", type=int, default=500, help="Examples per forward pass; changes no result.")
+@click.option(
+    "--batch-size",
+    type=int,
+    default=500,
+    help="Examples per forward pass; changes no result, but where the model normalises by the batch.",
+)
 @answers.json_option
 def evaluate(
     saved_model: Path,

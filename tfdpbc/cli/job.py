@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from tfdpbc.algorithms import BatchGradient, LocalOptimizer
 from tfdpbc.callbacks import PrivacyMeter
 from tfdpbc.cli import defaults, options
 from tfdpbc.cli.recorder import Recorder
-from tfdpbc.errors import RunFolderError
+from tfdpbc.errors import DataError, RunFolderError
 from tfdpbc.keras_model import PrivateModel
 from tfdpbc.plan import PrivacyPlan
 from tfdpbc.random import Streams
@@ -29,6 +30,7 @@ SETTINGS = (
     "activation",
     "normalization",
     "statistics",
+    "public_share",
     "delta",
     "algorithm",
     "local_learning_rate",
@@ -50,11 +52,13 @@ class Job:
       config: what `config.json` holds: `SETTINGS`, `num_examples` and `plan`.
       plan: the plan of `config`.
       train, test: the data sets.
+      public: the part of the training set that was held out as public, or None.
       path: where the run folder is or shall be.
     """
 
-    def __init__(self, config: Mapping[str, Any], plan: PrivacyPlan, train: Any, test: Any, path: Path):
+    def __init__(self, config: Mapping[str, Any], plan: PrivacyPlan, train: Any, test: Any, public: Any, path: Path):
         self.config, self.plan, self.train, self.test, self.path = config, plan, train, test, path
+        self.public = public
         for part in (train, test):
             data.check_labels(part.y, train.num_classes)
         self.model = _compiled(config, plan, train)
@@ -63,11 +67,11 @@ class Job:
     @classmethod
     def start(cls, given: Mapping[str, Any], path: Path) -> Job:
         """A new run with the options of the command line."""
-        train, test = _load(given)
+        train, test, public = _load(given)
         plan = options.make_plan(given, len(train.y))
         plan.epsilon(given["delta"])  # warns of a delta that is too large
         config = {name: given[name] for name in SETTINGS}
-        return cls(config | {"num_examples": len(train.y), "plan": plan.to_config()}, plan, train, test, path)
+        return cls(config | {"num_examples": len(train.y), "plan": plan.to_config()}, plan, train, test, public, path)
 
     @classmethod
     def resume(cls, folder: RunFolder) -> Job:
@@ -77,12 +81,12 @@ class Job:
             raise RunFolderError(f"{folder.path / 'config.json'} is damaged: entries are missing or unknown")
         try:
             plan = PrivacyPlan.from_config(config["plan"])
-            train, test = _load(config)
+            train, test, public = _load(config)
             if len(train.y) != config["num_examples"]:
                 raise RunFolderError(
                     f"the data has {len(train.y)} examples now, {config['num_examples']} when it began"
                 )
-            job = cls(config, plan, train, test, folder.path)
+            job = cls(config, plan, train, test, public, folder.path)
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(f"{folder.path / 'config.json'} does not describe a run: {error}") from error
         job.folder = folder
@@ -97,6 +101,7 @@ class Job:
             f"{self.config['model']} ({self.model.model.count_params():,} weights) on {self.config['dataset']} "
             f"({len(self.train.y):,} examples): {plan.epochs} epochs of {plan.rounds_per_epoch} rounds{after}, "
             f"noise multiplier {plan.noise_multiplier:.4g}"
+            + (f"; {len(self.public.y):,} more examples are taken as public" if self.public else "")
         )
 
     def run(self, verbose: int) -> None:
@@ -116,6 +121,7 @@ class Job:
                 validation_data=(self.test.scaled(), self.test.y),
                 callbacks=[PrivacyMeter(delta=delta), recorder],
                 verbose=verbose,
+                public_data=self.public and self.public.scaled(),
             )
         except KeyboardInterrupt:
             if recorder.folder is None:
@@ -148,11 +154,22 @@ class Job:
         )
 
 
-def _load(config: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The training set (cut to `examples`) and the whole test set."""
-    name, data_dir = config["dataset"], config["data_dir"]
+def _load(config: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """The training set (cut to `examples`, less what is public), the whole test set, and the public part or None."""
+    name, data_dir, share = config["dataset"], config["data_dir"], config["public_share"]
     train = data.load(name, data_dir=data_dir, split="train", limit=config["examples"])
-    return train, data.load(name, data_dir=data_dir, split="test")
+    public = None
+    if share is not None:
+        held_out, private = round(share * len(train.y)), len(train.y) - round(share * len(train.y))
+        if held_out < 2 or private < 1:
+            raise DataError(
+                f"public_share must leave at least 2 public examples and a private one of {len(train.y)}; got "
+                f"public_share={share!r}"
+            )
+        # The order of a data set is random already.
+        public = dataclasses.replace(train, x=train.x[private:], y=train.y[private:])
+        train = dataclasses.replace(train, x=train.x[:private], y=train.y[:private])
+    return train, data.load(name, data_dir=data_dir, split="test"), public
 
 
 def algorithm(config: Mapping[str, Any]) -> Any:

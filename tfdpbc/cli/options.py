@@ -12,7 +12,10 @@ from tfdpbc import _validate
 from tfdpbc.cli import defaults
 from tfdpbc.cli.quiet import load_tensorflow
 
-_POSITIVE = ("noise_multiplier", "epsilon", "norm", "learning_rate", "local_learning_rate")
+_POSITIVE = (
+    *("noise_multiplier", "epsilon", "norm", "learning_rate", "local_learning_rate"),
+    *("statistics_norm", "statistics_noise_ratio"),
+)
 _LOCAL = ("local_learning_rate", "passes", "minibatch_size")
 _COUNTS = (
     *("epochs", "batch_size", "contributions", "examples_per_contribution"),
@@ -47,6 +50,22 @@ _RULES = [
     click.option("--epochs", type=int, default=defaults.EPOCHS, help="Epochs of the plan."),
     click.option("--delta", type=float, default=defaults.DELTA, help="delta of the guarantee; keep it well below 1/N."),
 ]
+_STATISTICS = [
+    click.option(
+        "--statistics-norm",
+        type=float,
+        help=f"Private statistics: clipping norm of their block.  [default: {defaults.STATISTICS_NORM:g}]",
+    ),
+    click.option(
+        "--statistics-noise-ratio",
+        type=float,
+        help=f"Private statistics: their noise multiplier over that of the gradient.  [default: "
+        f"{defaults.STATISTICS_NOISE_RATIO:g}]",
+    ),
+]
+_CHARGED = click.option(
+    "--statistics", type=click.Choice(["private"]), help="Charge for private statistics of batch normalisation."
+)
 _NOISE = [click.option("--noise-multiplier", type=float, help="Noise std over sensitivity, in place of --epsilon.")]
 _SIZE = [
     click.option("--num-examples", type=int, help="N, the size of the private data set."),
@@ -84,11 +103,24 @@ def _epsilon(help_: str, **settings: Any) -> Callable:
 
 
 trained_plan = _all(
-    [*_SHAPE, *_RULES, *_NOISE, _epsilon(f"Calibrate the noise to this promise.  [default: {defaults.EPSILON:g}]")]
+    [
+        *_SHAPE,
+        *_RULES,
+        *_STATISTICS,
+        *_NOISE,
+        _epsilon(f"Calibrate the noise to this promise.  [default: {defaults.EPSILON:g}]"),
+    ]
 )
-stated_plan = _all([*_SIZE, *_SHAPE, *_RULES, *_NOISE, _epsilon("Calibrate the noise to this promise.")])
+stated_plan = _all(
+    [*_SIZE, *_SHAPE, *_RULES, _CHARGED, *_STATISTICS, *_NOISE, _epsilon("Calibrate the noise to this promise.")]
+)
 compared_plans = _all([_SIZE[0], *_SHAPE[2:], *_RULES, _epsilon("The promise that all plans keep.", required=True)])
-promised_plan = _all([*_SIZE, *_SHAPE, *_RULES, _epsilon("The promise to calibrate the noise to.", required=True)])
+promised_plan = _all(
+    [
+        *(*_SIZE, *_SHAPE, *_RULES, _CHARGED, *_STATISTICS),
+        _epsilon("The promise to calibrate the noise to.", required=True),
+    ]
+)
 local_optimizer = _all(_LOCAL_OPTIMIZER)
 
 
@@ -120,6 +152,16 @@ def check(options: Mapping[str, Any]) -> None:
                 raise click.UsageError(
                     f"--{name.replace('_', '-')} is for local optimizers (--algorithm local-sgd and so on)"
                 )
+    chosen, share = options.get("statistics"), options.get("public_share")
+    for name in ("statistics_norm", "statistics_noise_ratio"):
+        if options.get(name) is not None and chosen != "private":
+            raise click.UsageError(f"--{name.replace('_', '-')} is for --statistics private")
+    if (share is not None) != (chosen == "public"):
+        raise click.UsageError(
+            "--statistics public needs --public-share (the part of the training set that is public), and nothing else does"
+        )
+    if share is not None:
+        _validate.probability("public_share", share)
     for name in _POSITIVE:
         if options.get(name) is not None:
             _validate.number(name, options[name], above=0.0)
@@ -148,8 +190,21 @@ def make_plan(options: Mapping[str, Any], num_examples: int | None) -> Any:
         noise_multiplier=1.0 if noise is None else noise,
         epochs=options["epochs"],
         aggregation=aggregation.from_config({"name": options["aggregation"]}),
+        statistics=_statistics(options),
     )
     return plan if noise is not None else plan.calibrate(epsilon=options["epsilon"], delta=options["delta"])
+
+
+def _statistics(options: Mapping[str, Any]) -> Any:
+    from tfdpbc.statistics import PrivateStatistics
+
+    if options.get("statistics") != "private":
+        return None
+    norm, ratio = options.get("statistics_norm"), options.get("statistics_noise_ratio")
+    return PrivateStatistics(
+        defaults.STATISTICS_NORM if norm is None else norm,
+        defaults.STATISTICS_NOISE_RATIO if ratio is None else ratio,
+    )
 
 
 def _sampling(options: Mapping[str, Any], num_examples: int | None) -> Any:

@@ -26,7 +26,12 @@ _SETTINGS_OF_A_RESUME = ("resume", "as_json")
 @click.option("--activation", help="Activation of the model, a Keras name.  [default: the model's own]")
 @click.option("--normalization", type=click.Choice(models.NORMALIZATIONS), help="For models that can have it.")
 @click.option(
-    "--statistics", type=click.Choice(defaults.STATISTICS), help="Treatment of moving statistics; voids epsilon."
+    "--statistics",
+    type=click.Choice(defaults.STATISTICS),
+    help="Batch normalisation's moving statistics: noised and charged; from public data; of the batch at hand; raw (void).",
+)
+@click.option(
+    "--public-share", type=float, help="Hold out this part of the training set as public, for the statistics."
 )
 @options.trained_plan
 @click.option(

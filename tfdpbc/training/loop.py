@@ -38,7 +38,7 @@ class Rounds:
       round_function: the round.
       feed: where the rows come from.
       optimizer: a built Keras optimizer; it sees noisy updates only.
-      state_variables: variables that take `Release.state` (empty unless the plan leaves them unprotected).
+      state_variables: variables that take `Release.state` (empty unless they are released, as a noisy block or unprotected).
       observe: called in the graph with ``(y, outputs, sample_weight, mask)`` of each round (mask None where all rows are
         examples), rows on the first axis, to update metrics.
       results: called after it, outside of replicas; returns the metrics' results as a dict of scalars.

@@ -32,5 +32,6 @@ def check(strategy: Any, model: Any, jit_compile: bool = False, state_variables:
             )
     if state_variables:
         raise IncompatibleModel(
-            f"several replicas cannot write the state of {state_variables[0].path!r}; got statistics='unprotected'"
+            f"several replicas cannot write the state of {state_variables[0].path!r}; got statistics='private' or "
+            "'unprotected'. Use 'public' or 'batch', or one device"
         )

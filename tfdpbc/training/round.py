@@ -14,16 +14,17 @@ from tfdpbc.gradients.accumulate import accumulate
 from tfdpbc.gradients.engine import Engine
 from tfdpbc.gradients.function import Examples, ModelFunction
 from tfdpbc.plan import PrivacyPlan
+from tfdpbc.statistics import StatisticsBlock
 
 
 class Release(NamedTuple):
     """What a round gives back.
 
     Attributes:
-      update: the noisy sum divided by the planned number of contributions, one tensor for each trainable variable. The
-        only thing here that the guarantee covers.
-      losses, outputs: of every row given, padding included; for metrics, not covered.
-      state: mean over contributions of the data-written state; not covered.
+      update: the noisy sum divided by the planned number of contributions, one tensor for each trainable variable.
+      losses, outputs: of every row given, padding included; for metrics, not covered by the guarantee.
+      state: new values of the data-written state: noisy and covered, as `update` is, if the round has a statistics block;
+        else their mean over contributions, not covered.
     """
 
     update: list[Any]
@@ -40,10 +41,20 @@ class Round:
       function: the model as a pure function.
       engine: the gradient engine, built for the plan's blocks.
       block_of_variable: the clipping's block of each trainable variable.
+      statistics: batch normalisation's block, where the function's state variables are released as one; else they are
+        written raw.
     """
 
-    def __init__(self, plan: PrivacyPlan, function: ModelFunction, engine: Engine, block_of_variable: list[int]):
+    def __init__(
+        self,
+        plan: PrivacyPlan,
+        function: ModelFunction,
+        engine: Engine,
+        block_of_variable: list[int],
+        statistics: StatisticsBlock | None = None,
+    ):
         self.plan, self.function, self.engine, self.block_of_variable = plan, function, engine, block_of_variable
+        self.statistics = statistics
 
     def release(self, pool: Any, indices: Any, mask: Any, round_index: Any, noise_key: Any, layer_key: Any) -> Release:
         """Computes and noises one update. Everything data-dependent in it is behind the clipping.
@@ -71,9 +82,18 @@ class Round:
         if self.plan.noise_multiplier > 0:
             stddev = self.plan.noise_multiplier * self.plan.sensitivities(bounds)
             stddevs = [stddev[block] for block in self.block_of_variable]
+            if self.statistics is not None:
+                total, stddevs = [*total, *state], [*stddevs, self.plan.statistics_noise_std]
             update = noise.add_gaussian(total, stddevs, noise_key, self.plan.divisor)
+            if self.statistics is not None:
+                *update, state[0] = update
         else:
-            update = total if self.plan.divisor == 1 else [t / self.plan.divisor for t in total]
+            divisor = self.plan.divisor
+            update = total if divisor == 1 else [t / divisor for t in total]
+            if self.statistics is not None:
+                state = [state[0] / divisor]
+        if self.statistics is not None:
+            state = self.statistics.moved(state[0])
         return Release(update, losses, outputs, state)
 
     def _aggregate(
@@ -95,11 +115,17 @@ class Round:
             x, y, sample_weight = tf.nest.map_structure(lambda t: None if t is None else tf.gather(t, indices[i]), pool)
             contributions = self.engine.contributions(Examples(x, y, sample_weight, mask[i], seeds[i]), place)
             valid = tf.reduce_any(mask[i], axis=1)
-            clip_weights = self.plan.clipping(contributions.block_norms(), bounds)
+            norms, evaluation = contributions.block_norms(), contributions.evaluation
+            clip_weights = self.plan.clipping(norms, bounds)
+            if self.statistics is not None:
+                vectors = self.statistics.vectors(evaluation.state)
+                clip_weights = self.statistics.weights(clip_weights, norms, vectors)
             weights = self.plan.aggregation.weights(clip_weights, valid)
-            evaluation = contributions.evaluation
-            share = tf.cast(valid, tf.float32) / self.plan.sampling.shape[0]
-            state = [tf.tensordot(share, tf.cast(t, tf.float32), 1) for t in evaluation.state]
+            if self.statistics is not None:
+                state, weights = [self.statistics.weighted_sum(vectors, weights[:, -1])], weights[:, :-1]
+            else:
+                share = tf.cast(valid, tf.float32) / self.plan.sampling.shape[0]
+                state = [tf.tensordot(share, tf.cast(t, tf.float32), 1) for t in evaluation.state]
             return (contributions.weighted_sum(weights), state), (evaluation.losses, evaluation.outputs)
 
         (total, state), rows = accumulate(one, passes, self._live(mask, passes))
