@@ -53,7 +53,7 @@ def seed_generators(model: keras.Model) -> list[Any]:
 
 
 # What changes something outside the contribution, by the beginning of the operation's type.
-_WRITING = (
+WRITING = (
     "Assign",
     "ResourceScatter",
     "ResourceApply",
@@ -120,7 +120,7 @@ class ModelFunction:
 def _refuse_side_effects(operations: list[Any]) -> None:
     """Keras variables are isolated by the stateless call; whatever is still written would carry raw data out."""
     for operation in operations:
-        if operation.type.startswith(_WRITING):
+        if operation.type.startswith(WRITING):
             raise IncompatibleModel(
                 "model must not write data to variables of its own or run Python code in a forward pass; got the "
                 f"operation {operation.type} ({operation.name}). Use variables of keras (add_weight)"

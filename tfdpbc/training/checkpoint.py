@@ -74,4 +74,5 @@ def _variables(model: Any) -> list[tuple[str, Any]]:
     """Names that do not depend on Keras's automatic layer names, which differ between processes."""
     weights = [(f"model{i}", variable) for i, variable in enumerate(model.model.variables)]
     weights.append(("plan_mark", model._plan_mark))  # says if the weights hold raw statistics
+    weights += model.averages.state() if model.averages else []
     return weights + [(f"optimizer{i}", variable) for i, variable in enumerate(model.optimizer.variables)]
