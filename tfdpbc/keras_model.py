@@ -266,6 +266,7 @@ class PrivateModel(keras.Model):
 
     def load_weights(self, *args: Any, **kwargs: Any) -> None:
         """As in Keras; the count of released rounds never falls, and an unfinished epoch is given up."""
+        self._refuse_averaged("load_weights")
         super().load_weights(*args, **kwargs)
         self._unfinished = None
 
@@ -440,7 +441,8 @@ class PrivateModel(keras.Model):
         finally:
             self._fitting = False
         # As in Keras: where the optimizer averages (use_ema), its average becomes the weights.
-        self.optimizer.finalize_variable_values(self.trainable_weights)
+        if int(self.optimizer.iterations.numpy()):  # before its first step it would be zeros
+            self.optimizer.finalize_variable_values(self.trainable_weights)
         container.on_train_end(logs)
         self.reset_metrics()  # their state is made of private data, and saving the model would save it
         return self.history

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdpbc import _validate
@@ -125,7 +126,7 @@ def rowwise(augment: Any) -> Any:
     """
     if augment is None or isinstance(augment, Augmentation):
         return augment
-    if not callable(augment):
+    if not callable(augment) or isinstance(augment, keras.layers.Layer):  # a layer belongs into the model
         _validate.fail("augment", "an Augmentation or a function (row, seed) -> row", augment, TypeError)
     return PerRow(augment)
 

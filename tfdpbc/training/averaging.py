@@ -42,7 +42,7 @@ class Averages:
         """Takes `weights` as those to be averaged; an average that exists goes on, and starts anew before round 0."""
         known = {id(weight): average for weight, average in zip(self.weights, self.variables, strict=True)}
         self.weights = list(weights)
-        self.variables = [known.get(id(weight)) or _like(weight) for weight in self.weights]
+        self.variables = [known[id(w)] if id(w) in known else _like(w) for w in self.weights]
         if int(self.count.numpy()) == 0:
             for weight, average in zip(self.weights, self.variables, strict=True):
                 average.assign(weight.numpy())
@@ -84,7 +84,7 @@ class Averages:
     def restore(self, stored: Mapping[str, Any]) -> None:
         """Takes over what `state` named; without it the averages begin anew at the weights there are then."""
         names = dict(self.state())
-        if set(names) <= set(stored.keys()):
+        if {name for name in stored.keys() if name.startswith("average")} == set(names):  # noqa: SIM118
             for name, variable in names.items():
                 variable.assign(np.asarray(stored[name]))
         else:
