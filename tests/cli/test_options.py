@@ -4,7 +4,7 @@ import click
 import pytest
 
 from tfdpbc import aggregation, clipping, compatibility, sampling
-from tfdpbc.cli import defaults, options
+from tfdpbc.cli import defaults, job, options
 from tfdpbc.gradients import auto
 
 SIZE = 5000
@@ -35,6 +35,7 @@ def test_choices_are_those_of_the_registries():
     assert set(defaults.CLIPPINGS) == set(clipping.by_name)
     assert set(defaults.AGGREGATIONS) == set(aggregation.by_name)
     assert set(defaults.ENGINES) == set(auto.ENGINES)
+    assert set(defaults.AUGMENTS) == set(job.AUGMENTS)
     assert set(defaults.STATISTICS) == set(compatibility.STATISTICS)
     assert set(defaults.SAMPLINGS) == set(sampling.by_name)
 

@@ -17,6 +17,7 @@ DELTA = 1e-5
 EPOCHS = 15
 
 # The optimizer: SGD with momentum. A small norm asks for a large step.
+AUGMENTATIONS = 1
 LEARNING_RATE = 2.0
 LEARNING_RATE_DECAY = 1.0
 MOMENTUM = 0.9
@@ -27,4 +28,5 @@ CLIPPINGS = ("full",)
 AGGREGATIONS = ("sum",)
 ALGORITHMS = ("batch-gradient",)
 ENGINES = ("auto", "onepass", "vectorized")
+AUGMENTS = ("none", "paper")
 STATISTICS = ("unprotected",)
