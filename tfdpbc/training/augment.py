@@ -42,9 +42,10 @@ class Augmenter:
 
     def seeds(self, layer_key: Any, contributions: int, examples: int) -> Any:
         """Independent seeds int64 ``[m, s K, 2]`` for a round; they do not depend on how it is cut into passes."""
-        key = tf.random.experimental.stateless_fold_in(layer_key, tf.constant(_STREAM, tf.int64))
+        # Philox by name: left to choose, TensorFlow draws by another algorithm under XLA.
+        key = tf.random.experimental.stateless_fold_in(layer_key, tf.constant(_STREAM, tf.int64), alg="philox")
         shape = [contributions, examples * self.repeats, 2]
-        return tf.random.stateless_uniform(shape, key, minval=None, maxval=None, dtype=tf.int64)
+        return tf.random.stateless_uniform(shape, key, minval=None, maxval=None, dtype=tf.int64, alg="philox")
 
     def rows(self, batch: Examples, seeds: Any) -> Examples:
         """The examples ``[k, s]`` of `batch`, K rows after each other for each, changed: ``[k, s K]``."""
