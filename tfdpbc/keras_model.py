@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -15,6 +16,7 @@ import tensorflow as tf
 
 from tfdpbc import _validate, algorithms, compatibility, normalization
 from tfdpbc.algorithms import Algorithm, AlgorithmSequence
+from tfdpbc.data.augmentation import Augmentation
 from tfdpbc.data.sources import Source, as_source, check_labels
 from tfdpbc.errors import BudgetExhausted, DataError, IncompatibleModel
 from tfdpbc.gradients import auto, report
@@ -25,7 +27,9 @@ from tfdpbc.ledger import Ledger
 from tfdpbc.plan import PrivacyPlan, Spent
 from tfdpbc.random import Streams
 from tfdpbc.statistics import block as statistics_block
+from tfdpbc.training import augment as augmenting
 from tfdpbc.training import checkpoint, loop, replicas
+from tfdpbc.training.averaging import Averages
 from tfdpbc.training.feed import Feed
 from tfdpbc.training.round import Round
 
@@ -38,7 +42,10 @@ _VOID = 0
 _TRAINED, _RAW = "_tfdpbc_trained", "_tfdpbc_raw_statistics"
 _PUBLIC = "The moving statistics of batch normalisation were computed from data that the user called public; it is not protected."
 _SEEDED = "Warning: the run was seeded; the guarantee holds only against those who do not know the seed."
-_FROZEN = ("model", "plan", "algorithm", "engine", "statistics", "streams", "ledger")
+_FROZEN = (
+    *("model", "plan", "algorithm", "engine", "statistics", "streams", "ledger"),
+    *("augment", "augmentations", "averaging", "averages"),
+)
 _REFUSED = {
     "batch_size": "the plan's sampling draws the batches",
     "shuffle": "the plan's sampling draws the batches",
@@ -66,6 +73,14 @@ class PrivateModel(keras.Model):
       physical_batch_size: most examples computed at once; changes memory and speed, never the result. Default: chosen.
       memory_budget: bytes that computing contributions may take at once, if `physical_batch_size` is not given. Default:
         `gradients.auto.MEMORY_BUDGET`.
+      augment: changes each example, anew in each round, before its gradient: a `data.Augmentation` for images, or a
+        function ``(row, seed) -> row`` on the input of one example (see `training.augment.PerRow`). Only in training.
+      augmentations: K, how many augmentations of each example stand in its contribution, whose gradient is their mean. It
+        costs time, no privacy. In loss and metrics each example counts once (its mean loss, its first augmentation's
+        output).
+      averaging: decay in (0, 1) of an exponential average of the weights (see `training.averaging.Averages`), which costs
+        no privacy. `averaged` puts it in place of the weights, ``export(..., averaged=True)`` writes it, and
+        `validation_data` is evaluated with it. Moving statistics are not averaged.
 
     Several devices: make the model and the PrivateModel in the scope of a `tf.distribute.MirroredStrategy`. The replicas
     share each round's contributions; their clipped sums are added up and noised once.
@@ -85,6 +100,9 @@ class PrivateModel(keras.Model):
         seed: int | None = None,
         physical_batch_size: int | None = None,
         memory_budget: int | None = None,
+        augment: Any = None,
+        augmentations: int = 1,
+        averaging: float | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -99,6 +117,14 @@ class PrivateModel(keras.Model):
         if memory_budget is not None:
             _validate.integer("memory_budget", memory_budget, at_least=1)
         self.memory_budget = memory_budget
+        self.augment = augment
+        self.augmentations = _validate.integer("augmentations", augmentations, at_least=1)
+        if augment is None and self.augmentations > 1:
+            _validate.fail("augmentations", "1 without an augment: equal rows have equal gradients", augmentations)
+        change = augmenting.rowwise(augment)
+        self._augmenter = None if change is None else augmenting.Augmenter(change, self.augmentations)
+        self.averaging = averaging
+        self.averages = None if averaging is None else Averages(averaging)
         replicas.check(self.distribute_strategy, model, jit_compile=False)
         self.streams = Streams(seed)
         # Counted in Python, so that restoring old weights can't lower it; mirrored in a variable, so that it is saved.
@@ -135,6 +161,7 @@ class PrivateModel(keras.Model):
         self.engine_reason = ""
         if model.built:
             self._check_model()
+            self._cover()
             self.built = True
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -202,6 +229,8 @@ class PrivateModel(keras.Model):
         )
         if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
             _validate.fail("optimizer", "without loss scaling", type(self.optimizer).__name__)
+        if self.averages and getattr(self.optimizer, "use_ema", False):
+            _validate.fail("averaging", "None with an optimizer that averages itself (use_ema)", self.averaging)
         names = getattr(self.model, "output_names", None)
         self._row_loss = PerExampleLoss(loss, loss_weights, names)
         self._rounds = None
@@ -226,6 +255,10 @@ class PrivateModel(keras.Model):
             raise NotImplementedError(
                 f"a PrivateModel with a user-defined algorithm cannot be serialised; save its model ({error})"
             ) from error
+        if not isinstance(self.augment, Augmentation | None):
+            raise NotImplementedError(
+                "a PrivateModel with a user-defined augmentation cannot be serialised; save its model"
+            )
         self._sync()
         return {
             **super().get_config(),
@@ -236,6 +269,9 @@ class PrivateModel(keras.Model):
             "statistics": self.statistics,
             "physical_batch_size": self.physical_batch_size,
             "memory_budget": self.memory_budget,
+            "augment": self.augment and self.augment.to_config(),
+            "augmentations": self.augmentations,
+            "averaging": self.averaging,
         }  # no seed: whoever had the file could subtract the noise
 
     @classmethod
@@ -245,6 +281,8 @@ class PrivateModel(keras.Model):
         config["plan"] = PrivacyPlan.from_config(config["plan"])
         if config.get("algorithm") is not None:
             config["algorithm"] = algorithms.from_config(config["algorithm"])
+        if config.get("augment") is not None:
+            config["augment"] = Augmentation(**config["augment"])
         return cls(**config)
 
     def save_weights(self, *args: Any, **kwargs: Any) -> None:
@@ -254,8 +292,43 @@ class PrivateModel(keras.Model):
 
     def load_weights(self, *args: Any, **kwargs: Any) -> None:
         """As in Keras; the count of released rounds never falls, and an unfinished epoch is given up."""
+        self._refuse_averaged("load_weights")
         super().load_weights(*args, **kwargs)
         self._unfinished = None
+
+    def save_own_variables(self, store: Any) -> None:
+        """As in Keras, and the averages."""
+        super().save_own_variables(store)
+        for name, variable in self.averages.state() if self.averages else ():
+            store[name] = variable.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        """As in Keras, and the averages where the file has them."""
+        super().load_own_variables({name: store[name] for name in store.keys() if name.isdecimal()})  # noqa: SIM118
+        if self.averages:
+            self.averages.restore(store)
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[PrivateModel]:
+        """The averaged weights in the place of the weights within the `with` block, to evaluate, predict or save them.
+
+        Raises:
+          ValueError: the model was made without `averaging`.
+        """
+        if self.averages is None:
+            _validate.fail("averaging", "given when the model is made: there is no average of its weights", None)
+        with self.averages.in_place():
+            yield self
+
+    def _refuse_averaged(self, what: str) -> None:
+        if self.averages and self.averages.swapped:
+            raise RuntimeError(f"{what} must not be called within averaged(): it goes on from the weights themselves")
+
+    def _cover(self) -> None:
+        """An average for each weight that is trained."""
+        if self.averages:
+            with self.distribute_strategy.scope():
+                self.averages.cover(self.model.trainable_variables)
 
     # The guarantee.
 
@@ -339,10 +412,13 @@ class PrivateModel(keras.Model):
                 stacklevel=3,
             )
 
-    def export(self, filepath: Any, delta: float = 1e-5, **extra: Any) -> None:
+    def export(self, filepath: Any, delta: float = 1e-5, averaged: bool = False, **extra: Any) -> None:
         """Writes the model as a SavedModel that TensorFlow alone can load, its guarantee at `delta` inside.
 
         With ``statistics="batch"`` the SavedModel normalises by the batch that it is given.
+
+        Args:
+          averaged: write the averaged weights in the place of the last ones; the guarantee is the same.
 
         Raises:
           IncompatibleModel: with ``statistics="public"``, if they were not recomputed after the last round.
@@ -357,10 +433,12 @@ class PrivateModel(keras.Model):
             )
         if self.statistics == "batch":
             forward = normalization.inference(self.model, compatibility.batch_normalizations(self.model))
-        export_model(self.model, filepath, self.spent.guarantee(delta), extra, forward)
+        with self.averaged() if averaged else contextlib.nullcontext():
+            export_model(self.model, filepath, self.spent.guarantee(delta), extra, forward)
 
     def save_checkpoint(self, path: Any) -> None:
         """Writes weights, optimizer state and the count of released rounds to one file."""
+        self._refuse_averaged("save_checkpoint")
         self._build_optimizer()
         self._record(0)
         checkpoint.save(self, path)
@@ -371,6 +449,7 @@ class PrivateModel(keras.Model):
         Raises:
           RunFolderError: the file is missing, damaged, of another plan or of another model; nothing was changed.
         """
+        self._refuse_averaged("load_checkpoint")
         self._build_optimizer()
         self.ledger.absorb(checkpoint.load(self, path))
         self._record(0)
@@ -381,6 +460,7 @@ class PrivateModel(keras.Model):
             raise ValueError("the model must be built and compiled before its checkpoints are used")
         with self.distribute_strategy.scope():
             self.optimizer.build(self.model.trainable_variables)
+        self._cover()
 
     # Training.
 
@@ -424,6 +504,7 @@ class PrivateModel(keras.Model):
                 raise ValueError(f"{name} must not be given: {_REFUSED[name]}; got {name}={value!r}")
         if not self.compiled:
             raise ValueError("the model must be compiled before fit: call compile(optimizer, loss)")
+        self._refuse_averaged("fit")
         _validate.integer("validation_freq", validation_freq, at_least=1)
         if public_data is not None and self.statistics != "public":
             _validate.fail("statistics", "'public' where public_data is given", self.statistics)
@@ -450,6 +531,9 @@ class PrivateModel(keras.Model):
             logs = self._run_epochs(epochs_left, container, validate, validation_freq, refresh)
         finally:
             self._fitting = False
+        # As in Keras: where the optimizer averages (use_ema), its average becomes the weights.
+        if int(self.optimizer.iterations.numpy()):  # before its first step it would be zeros
+            self.optimizer.finalize_variable_values(self.trainable_weights)
         container.on_train_end(logs)
         self.reset_metrics()  # their state is made of private data, and saving the model would save it
         return self.history
@@ -521,10 +605,13 @@ class PrivateModel(keras.Model):
         x, y, sample_weight = tf.nest.map_structure(
             lambda t: None if t is None else np.zeros_like(t), (x, y, sample_weight)
         )
+        if self._augmenter:
+            self._augmenter.check(x)
         outputs = self.model(x)
         self._row_loss(y, outputs, sample_weight)
         self.built = True
         self._check_model()
+        self._cover()
         compatibility.warn_of_preprocessing(self.model)
         with self.distribute_strategy.scope():
             self.optimizer.build(self.model.trainable_variables)
@@ -548,7 +635,14 @@ class PrivateModel(keras.Model):
         statistics = statistics_block(compatibility.batch_normalizations(self.model), self.plan.statistics)
         with strategy.scope():
             self._rounds = loop.Rounds(
-                Round(self.plan, engine.function, engine, list(engine.block_of_variable), statistics),
+                Round(
+                    self.plan,
+                    engine.function,
+                    engine,
+                    list(engine.block_of_variable),
+                    statistics=statistics,
+                    augmenter=self._augmenter,
+                ),
                 feed,
                 self.optimizer,
                 state,
@@ -558,6 +652,7 @@ class PrivateModel(keras.Model):
                 jit_compile=bool(self.jit_compile),
                 eagerly=bool(self.run_eagerly),
                 strategy=strategy if strategy.num_replicas_in_sync > 1 else None,
+                averages=self.averages,
             )
 
     def _build_engine(self) -> tuple[Engine, str]:
@@ -573,6 +668,7 @@ class PrivateModel(keras.Model):
             self.memory_budget,
             self._inputs,
             self.distribute_strategy.num_replicas_in_sync,
+            self.augmentations,
         )
 
     def engine_report(self) -> report.Report:
@@ -585,7 +681,8 @@ class PrivateModel(keras.Model):
         if not self.model.built:
             raise ValueError("model must be built before its engine is known; got a model without weights")
         built = self._rounds and (self._rounds.round.engine, self.engine_reason)
-        return report.report(*(built or self._build_engine()), self.plan.sampling.shape[1], self._inputs)
+        rows = self.plan.sampling.shape[1] * self.augmentations
+        return report.report(*(built or self._build_engine()), rows, self._inputs)
 
     def _observe(self, y: Any, outputs: Any, sample_weight: Any, mask: Any) -> None:
         """Updates the training metrics with the rows of a round; padding is left out."""
@@ -627,9 +724,10 @@ class PrivateModel(keras.Model):
 
     def _evaluate_beside(self, data: Any, batch_size: int | None, steps: int | None) -> dict[str, Any]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        logs = self.evaluate(
-            x, y, batch_size=batch_size, sample_weight=sample_weight, steps=steps, verbose=0, return_dict=True
-        )
+        with self.averaged() if self.averages else contextlib.nullcontext():
+            logs = self.evaluate(
+                x, y, batch_size=batch_size, sample_weight=sample_weight, steps=steps, verbose=0, return_dict=True
+            )
         return {f"val_{name}": value for name, value in logs.items()}
 
     def _callback_list(self, callbacks: Any, verbose: Any, epochs: int) -> keras.callbacks.CallbackList:

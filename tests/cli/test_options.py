@@ -37,6 +37,7 @@ def test_choices_are_those_of_the_registries():
     assert set(defaults.CLIPPINGS) == set(clipping.by_name)
     assert set(defaults.AGGREGATIONS) == set(aggregation.by_name)
     assert set(defaults.ENGINES) == set(auto.ENGINES)
+    assert set(defaults.AUGMENTS) == set(job.AUGMENTS)
     assert set(defaults.STATISTICS) == set(compatibility.STATISTICS)
     assert set(defaults.SAMPLINGS) == set(sampling.by_name)
     assert set(defaults.ALGORITHMS) == {"batch-gradient", *(f"local-{name}" for name in rules.by_name)}

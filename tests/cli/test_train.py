@@ -170,6 +170,24 @@ def test_pitfall_14_resume_counts_all_rounds(trained, run, answer, tmp_path, mon
     assert [row["epoch"] for row in RunFolder(out).read_history()] == [1, 2]
 
 
+def test_augmented_and_averaged_runs(run, answer, tmp_path, monkeypatch):
+    """Interrupted and resumed they are the uninterrupted run; what is exported is the average, with its standardising."""
+    options = (*TRAIN, "--epochs", 2, "--seed", 3, "--augment", "paper", "--augmentations", 2, "--averaging", 0.9)
+    whole = answer(*options, "--out", tmp_path / "one")
+    with monkeypatch.context() as patch:
+        interrupt(patch)
+        assert run(*options, "--out", tmp_path / "two").exit_code == 1
+    resumed = answer("train", "--resume", tmp_path / "two")
+    assert resumed["loss"] == pytest.approx(whole["loss"], rel=1e-4)
+    for out in (tmp_path / "one", tmp_path / "two"):
+        got = answer("evaluate", "--saved-model", out, "--dataset", "stripes")
+        assert got["loss"] == pytest.approx(whole["loss"], rel=1e-4)
+    plain = answer(
+        *TRAIN, "--epochs", 2, "--seed", 3, "--augment", "paper", "--augmentations", 2, "--out", tmp_path / "p"
+    )
+    assert plain["loss"] != pytest.approx(whole["loss"], rel=1e-3) and plain["epsilon"] == whole["epsilon"]
+
+
 def test_resume_of_a_finished_run_releases_nothing_more(trained, answer):
     out, whole = trained
     (out / "report.html").unlink()
@@ -230,6 +248,8 @@ BAD = [
     (("--model", "bn_lenet5"), ""),
     (("--algorithm", "local-sgd", "--passes", 0), "passes must be"),
     (("--algorithm", "local-sgd", "--local-learning-rate", 0), "local_learning_rate must be"),
+    (("--augmentations", 2), "augmentations must be 1 without an augment"),
+    (("--averaging", 1), "averaging must be"),
 ]
 
 

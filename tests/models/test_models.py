@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tfdpbc import models
+from tfdpbc.data import NORMALIZATION, Dataset
 
 SHAPES = [(28, 28, 1), (32, 32, 3)]
 VARIANTS = [
@@ -131,6 +132,22 @@ def test_mixed_precision_keeps_logits_in_float32():
     assert model(np.zeros((1, 28, 28, 1), np.float32)).dtype == "float32"
 
 
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_standardize_is_a_fixed_part_of_the_model(name, options):
+    """It is what the data set's own standardisation does outside; it has no weights, and is no layer to be clipped."""
+    constants, x = NORMALIZATION["cifar10"], np.random.default_rng(0).random((3, 32, 32, 3), np.float32)
+    plain, model = (models.build(name, (32, 32, 3), 7, seed=1, standardize=s, **options) for s in (None, constants))
+    outside = Dataset(x, np.zeros(3), 7, "cifar10").standardized()
+    np.testing.assert_allclose(model(x), plain(outside), rtol=1e-4, atol=1e-4)
+    assert trainable_layers(model) == trainable_layers(plain) and model.count_params() == plain.count_params()
+
+
+def test_one_constant_serves_all_channels():
+    x = np.random.default_rng(0).random((3, 9), np.float32)
+    model = models.mlp((9,), 2, units=(), seed=1, standardize=((0.5,), [0.25]))
+    np.testing.assert_allclose(model(x), models.mlp((9,), 2, units=(), seed=1)((x - 0.5) / 0.25), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -145,6 +162,10 @@ def test_mixed_precision_keeps_logits_in_float32():
         (lambda: models.build("mlp", (), 10), "at least one dimension"),
         (lambda: models.build("mlp", (4,), 1), "num_classes must be an integer >= 2"),
         (lambda: models.build("mlp", (4,), 3, units=(0,)), "units must be"),
+        (lambda: models.build("mlp", (4,), 3, standardize=((0, 0), (1,))), "standardize must be"),
+        (lambda: models.build("mlp", (4,), 3, standardize=((0,), (0,))), "standardize must be"),
+        (lambda: models.build("mlp", (4,), 3, standardize=((float("nan"),), (1,))), "standardize must be"),
+        (lambda: models.build("mlp", (4,), 3, standardize=0.5), "standardize must be"),
     ],
 )
 def test_refusals(call, message):

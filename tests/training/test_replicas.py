@@ -59,6 +59,31 @@ b.save_checkpoint("checkpoint")
 fresh = build(two, *case)
 fresh.load_checkpoint("checkpoint")
 restored = all((p == q).all() for p, q in zip(b.model.get_weights(), fresh.model.get_weights()))
+def augmented(row, seed):
+    return row + tf.random.stateless_normal(row.shape, seed)
+
+
+with two.scope():
+    net = keras.Sequential([keras.Input((6,)), keras.layers.Dense(5, "tanh"), keras.layers.Dense(3)])
+    plan = dp.PrivacyPlan(dp.Poisson(0.1, 9, 16), dp.FullGradientClipping(0.5), 1.0, 2)
+    both = dp.PrivateModel(net, plan, seed=5, augment=augmented, augmentations=2, averaging=0.9)
+    both.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+seen = [[w.copy() for w in net.get_weights()]]
+record = keras.callbacks.LambdaCallback(
+    on_train_batch_end=lambda batch, logs: seen.append([w.copy() for w in net.get_weights()])
+)
+both.fit(x, y, verbose=0, callbacks=[record])
+average = seen[0]
+for t, now in enumerate(seen[1:]):
+    d = min(0.9, (1 + t) / (10 + t))
+    average = [d * a + (1 - d) * w for a, w in zip(average, now)]
+mirrored = [*both.trainable_variables, *both.averages.variables, both.averages.count]
+averaged = {
+    "rounds": len(seen) - 1,
+    "copies": max(float(np.abs(np.subtract(*(t.numpy() for t in v.value.values))).max()) for v in mirrored),
+    "apart": max(float(np.abs(v.numpy() - a).max()) for v, a in zip(both.averages.variables, average)),
+    "count": int(both.averages.count.numpy()),
+}
 refused = []
 for options in ({"jit_compile": True},):
     try:
@@ -80,7 +105,8 @@ try:
     unprotected.fit(x, y, verbose=0)
 except IncompatibleModel as error:
     refused.append(str(error))
-print(json.dumps({"found": found, "restored": restored, "spent": fresh.spent.rounds, "refused": refused}))
+print(json.dumps({"found": found, "restored": restored, "spent": fresh.spent.rounds, "refused": refused,
+                  "averaged": averaged}))
 """
 
 
@@ -109,6 +135,13 @@ def test_two_replicas_give_what_one_gives(answer):
 
 def test_checkpoints_of_replicas(answer):
     assert answer["restored"] and answer["spent"] == 18
+
+
+def test_augmented_and_averaged_replicas_hold_the_same(answer):
+    """Each augments its own share; weights and averages are equal on both, and the average is the recursion."""
+    averaged = answer["averaged"]
+    assert averaged["rounds"] == averaged["count"] == 18
+    assert averaged["copies"] == 0 and averaged["apart"] < 1e-5
 
 
 def test_what_replicas_cannot_do_is_refused(answer):

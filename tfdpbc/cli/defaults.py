@@ -19,6 +19,7 @@ DELTA = 1e-5
 EPOCHS = 15
 
 # The optimizer: SGD with momentum. A small norm asks for a large step.
+AUGMENTATIONS = 1
 LEARNING_RATE = 2.0
 LEARNING_RATE_DECAY = 1.0
 MOMENTUM = 0.9
@@ -37,4 +38,5 @@ ALGORITHMS = (
     *("local-sgd", "local-momentum", "local-nesterov", "local-adam", "local-adagrad", "local-rmsprop"),
 )
 ENGINES = ("auto", "onepass", "vectorized")
+AUGMENTS = ("none", "paper")
 STATISTICS = ("private", "public", "batch", "unprotected")

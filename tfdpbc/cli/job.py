@@ -31,6 +31,9 @@ SETTINGS = (
     "normalization",
     "statistics",
     "public_share",
+    "augment",
+    "augmentations",
+    "averaging",
     "delta",
     "algorithm",
     "local_learning_rate",
@@ -43,6 +46,8 @@ SETTINGS = (
     "physical_batch_size",
     "seed",
 )
+# The augmentation of paper B. Its last step, standardising, is a layer of the model: it also applies at evaluation.
+AUGMENTS = {"none": None, "paper": data.Augmentation(pad=4, flip=True, margin="zeros")}
 
 
 class Job:
@@ -108,7 +113,8 @@ class Job:
         """Trains to the end of the plan and writes the run folder."""
         if self.model.spent.rounds < self.plan.rounds:
             self._fit(verbose)
-        self.model.export(self.folder.model, delta=self.config["delta"], dataset=self.config["dataset"])
+        facts = {"delta": self.config["delta"], "dataset": self.config["dataset"]}
+        self.model.export(self.folder.model, averaged=self.config["averaging"] is not None, **facts)
         write_report(self.folder)
 
     def _fit(self, verbose: int) -> None:
@@ -189,6 +195,9 @@ def _compiled(config: Mapping[str, Any], plan: PrivacyPlan, train: Any) -> Priva
     """The model of a run, ready to fit."""
     seed, chosen = config["seed"], ("activation", "normalization")
     wished = {name: config[name] for name in chosen if config[name] is not None}
+    augment = AUGMENTS[config["augment"]]
+    if augment is not None:
+        wished["standardize"] = data.NORMALIZATION.get(train.name, data.GENERIC)
     if seed is not None:
         wished["seed"] = int(Streams(seed).generator("init").integers(2**31))
     model = PrivateModel(
@@ -199,6 +208,9 @@ def _compiled(config: Mapping[str, Any], plan: PrivacyPlan, train: Any) -> Priva
         statistics=config["statistics"],
         seed=seed,
         physical_batch_size=config["physical_batch_size"],
+        augment=augment,
+        augmentations=config["augmentations"],
+        averaging=config["averaging"],
     )
     rate = _validate.number("learning_rate", config["learning_rate"], above=0)
     decay = _validate.number("learning_rate_decay", config["learning_rate_decay"], above=0, at_most=1)

@@ -33,6 +33,19 @@ _SETTINGS_OF_A_RESUME = ("resume", "as_json")
 @click.option(
     "--public-share", type=float, help="Hold out this part of the training set as public, for the statistics."
 )
+@click.option(
+    "--augment",
+    type=click.Choice(defaults.AUGMENTS),
+    default=defaults.AUGMENTS[0],
+    help="paper: pad 4, random crop, random flip, and standardising by public constants inside the model.",
+)
+@click.option(
+    "--augmentations",
+    type=int,
+    default=defaults.AUGMENTATIONS,
+    help="Augmentations of an example whose mean gradient is clipped; costs time, no privacy.",
+)
+@click.option("--averaging", type=float, help="Decay of an average of the weights, which is then what is exported.")
 @options.trained_plan
 @click.option(
     "--algorithm", type=click.Choice(defaults.ALGORITHMS), default=defaults.ALGORITHMS[0], help="A of Algorithm 1."

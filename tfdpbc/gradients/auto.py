@@ -54,6 +54,7 @@ def build_engine(
     memory_budget: int | None = None,
     inputs: Any = None,
     replicas: int = 1,
+    augmentations: int = 1,
 ) -> tuple[Engine, str]:
     """The engine for a model under a sampling, and the reason for its choices.
 
@@ -63,20 +64,22 @@ def build_engine(
       memory_budget: bytes that a pass may take; by default `MEMORY_BUDGET`. Only used without `physical_batch_size`.
       inputs: the model's inputs (anything with `shape` and `dtype`), where their sizes are known better than to the model.
       replicas: how many of them share the contributions of a round.
+      augmentations: how often each example stands in its contribution.
 
     Raises:
       IncompatibleModel: the engine that was asked for cannot compute the model.
     """
     kind, why = _kind(_validate.choice("engine", name, ENGINES), function.model, algorithm, sampling)
-    options = {}
-    if physical_batch_size is not None and physical_batch_size < sampling.shape[1]:
+    options, rows = {}, sampling.shape[1] * augmentations
+    if physical_batch_size is not None and physical_batch_size < rows:
         kind, why = VectorizedEngine, "the parts of a contribution add up"
         options = {"examples_per_pass": physical_batch_size}
-        _check_divisible(function.model, algorithm, sampling.shape[1], physical_batch_size)
-    engine = kind(function, algorithm, sampling.examples_divisor, block_of_variable, num_blocks, 1, **options)
+        _check_divisible(function.model, algorithm, rows, physical_batch_size)
+    divisor = sampling.examples_divisor * augmentations
+    engine = kind(function, algorithm, divisor, block_of_variable, num_blocks, 1, **options)
     budget = memory_budget or MEMORY_BUDGET
     engine.contributions_per_pass, reason = contributions_per_pass(
-        engine, sampling, physical_batch_size, budget, inputs, replicas
+        engine, sampling, physical_batch_size, budget, inputs, replicas, augmentations
     )
     return engine, (
         f"{engine.name} ({why}), {engine.contributions_per_pass} of {sampling.shape[0]} contributions at once ({reason})"
@@ -101,10 +104,11 @@ def contributions_per_pass(
     budget: int = MEMORY_BUDGET,
     inputs: Any = None,
     replicas: int = 1,
+    augmentations: int = 1,
 ) -> tuple[int, str]:
     """k, the contributions that one replica computes at once, and the reason for it."""
     model, vectorized = engine.function.model, isinstance(engine, VectorizedEngine)
-    contributions, examples = -(-sampling.shape[0] // replicas), sampling.shape[1]
+    contributions, examples = -(-sampling.shape[0] // replicas), sampling.shape[1] * augmentations
     if physical_batch_size is not None:
         limit = _validate.integer("physical_batch_size", physical_batch_size, at_least=1)
     if vectorized:

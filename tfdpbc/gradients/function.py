@@ -59,7 +59,7 @@ def seed_generators(model: keras.Model) -> list[Any]:
 
 
 # What changes something outside the contribution, by the beginning of the operation's type.
-_WRITING = (
+WRITING = (
     "Assign",
     "ResourceScatter",
     "ResourceApply",
@@ -140,7 +140,7 @@ def no_side_effects(name: str, when: str = "", way_out: str = "") -> Iterator[No
     before = 0 if graph is None else len(graph.get_operations())
     yield
     for operation in [] if graph is None else graph.get_operations()[before:]:
-        if operation.type.startswith(_WRITING):
+        if operation.type.startswith(WRITING):
             raise IncompatibleModel(
                 f"{name} must not write data to variables of its own or run Python code{when}; got the operation "
                 f"{operation.type} ({operation.name}){way_out}"

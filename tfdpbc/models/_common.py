@@ -50,6 +50,30 @@ def _shape(input_shape: Any) -> tuple[int, ...]:
     return tuple(_validate.integer("input_shape", size, at_least=1) for size in input_shape)
 
 
+def standardized(inputs: Any, standardize: tuple[Any, Any] | None) -> Any:
+    """``(inputs - mean) / deviation`` by fixed constants, inside the model so that they also apply when it is used.
+
+    Args:
+      standardize: (mean, deviation), each a sequence of one number or one for each channel. They must be public: those of
+        the private data would be a release of their own (`data.NORMALIZATION` has those of public data sets). None: as is.
+    """
+    import keras
+
+    if standardize is None:
+        return inputs
+    lengths = {1, inputs.shape[-1]}
+    try:
+        mean, deviation = ([_validate.number("standardize", value) for value in part] for part in standardize)
+    except TypeError:
+        mean = deviation = []
+    if len(mean) not in lengths or len(deviation) not in lengths or min(deviation) <= 0:
+        _validate.fail("standardize", "(mean, deviation > 0), numbers for all or each of the channels", standardize)
+    size = max(len(mean), len(deviation))
+    mean, deviation = (part * (size // len(part)) for part in (mean, deviation))
+    offset = [-m / d for m, d in zip(mean, deviation, strict=True)]
+    return keras.layers.Rescaling([1 / d for d in deviation], offset, name="standardize")(inputs)
+
+
 NORMALIZATIONS = ("none", "batch", "group")
 
 

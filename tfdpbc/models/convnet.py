@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tfdpbc.models import _common
 
@@ -18,6 +18,7 @@ def convnet(
     normalization: str = "none",
     activation: str = "relu",
     seed: int | None = None,
+    standardize: tuple[Any, Any] | None = None,
 ) -> keras.Model:
     """Four blocks CONV → normalisation → average POOL, then a softmax layer (as logits).
 
@@ -31,12 +32,14 @@ def convnet(
       normalization: "none" (5 trainable layers, the L of layer-wise clipping), "batch" (as in the paper, 9) or "group".
       activation: a Keras activation.
       seed: fixes the initial weights.
+      standardize: public (mean, deviation) of the channels, which the model takes from its inputs; None for none.
     """
     import keras
 
     shape = _common.image_shape("convnet", input_shape, smallest=8)
     initializer = _common.Initializers(seed)
-    inputs = x = keras.Input(shape, name="image")
+    inputs = keras.Input(shape, name="image")
+    x = _common.standardized(inputs, standardize)
     for block, filters in enumerate(_FILTERS, start=1):
         x = _common.convolution(x, f"conv{block}", filters, 3, normalization, initializer(), padding="same")
         x = keras.layers.Activation(activation, name=f"activation{block}")(x)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tfdpbc import _validate
 from tfdpbc.models import _common
@@ -20,6 +20,7 @@ def bn_lenet5(
     activation: str = "relu",
     pooling: str = "average",
     seed: int | None = None,
+    standardize: tuple[Any, Any] | None = None,
 ) -> keras.Model:
     """LeNet-5 in its original three-convolution form, with batch normalisation after each convolution.
 
@@ -34,6 +35,7 @@ def bn_lenet5(
       activation: a Keras activation, after each normalised convolution and after F6.
       pooling: "average" (as LeNet-5's subsampling) or "max".
       seed: fixes the initial weights.
+      standardize: public (mean, deviation) of the channels, which the model takes from its inputs; None for none.
     """
     import keras
 
@@ -41,7 +43,8 @@ def bn_lenet5(
     pools = {"average": keras.layers.AveragePooling2D, "max": keras.layers.MaxPooling2D}
     pool = pools[_validate.choice("pooling", pooling, pools)]
     initializer = _common.Initializers(seed)
-    inputs = x = keras.Input((height, width, channels), name="image")
+    inputs = keras.Input((height, width, channels), name="image")
+    x = _common.standardized(inputs, standardize)
     rows, columns = (max(0, _SIDE - size) for size in (height, width))
     if rows or columns:
         margins = ((rows // 2, rows - rows // 2), (columns // 2, columns - columns // 2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tfdpbc import _validate
 from tfdpbc.models import _common
@@ -18,6 +18,7 @@ def mlp(
     units: Sequence[int] = (512, 512),
     activation: str = "relu",
     seed: int | None = None,
+    standardize: tuple[Any, Any] | None = None,
 ) -> keras.Model:
     """Flatten, dense layers of `units`, dense to the classes: 784-512-512-10 on 28 x 28 x 1.
 
@@ -27,12 +28,14 @@ def mlp(
       units: widths of the hidden layers; empty for a linear (softmax regression) model.
       activation: a Keras activation.
       seed: fixes the initial weights.
+      standardize: public (mean, deviation) of the last axis, which the model takes from its inputs; None for none.
     """
     import keras
 
     shape = _common.any_shape("mlp", input_shape)
     initializer = _common.Initializers(seed)
-    inputs = x = keras.Input(shape, name="features")
+    inputs = keras.Input(shape, name="features")
+    x = _common.standardized(inputs, standardize)
     if len(shape) > 1:
         x = keras.layers.Flatten(name="flatten")(x)
     for layer, width in enumerate(units, start=1):

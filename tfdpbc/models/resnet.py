@@ -18,6 +18,7 @@ def resnet18(
     normalization: str = "group",
     activation: str = "relu",
     seed: int | None = None,
+    standardize: tuple[Any, Any] | None = None,
 ) -> keras.Model:
     """conv 64 @ 3x3, four stages of two basic blocks (64, 128, 256, 512 filters), global average, dense to the classes.
 
@@ -31,6 +32,7 @@ def resnet18(
       normalization: "group" (32 groups; works with every clipping), "batch" or "none".
       activation: a Keras activation.
       seed: fixes the initial weights.
+      standardize: public (mean, deviation) of the channels, which the model takes from its inputs; None for none.
     """
     import keras
 
@@ -53,7 +55,8 @@ def resnet18(
         return keras.layers.Activation(activation, name=f"{name}_activation2")(x)
 
     inputs = keras.Input(shape, name="image")
-    x = keras.layers.Activation(activation, name="activation1")(convolution(inputs, "conv1", _STAGES[0]))
+    x = convolution(_common.standardized(inputs, standardize), "conv1", _STAGES[0])
+    x = keras.layers.Activation(activation, name="activation1")(x)
     for stage, filters in enumerate(_STAGES, start=1):
         for number in (1, 2):
             x = block(x, f"stage{stage}_block{number}", filters, 2 if stage > 1 and number == 1 else 1)

@@ -76,4 +76,5 @@ def _variables(model: Any) -> list[tuple[str, Any]]:
     weights.append(("plan_mark", model._plan_mark))  # says if the weights hold raw statistics
     if model._statistics_round is not None:
         weights.append(("statistics_round", model._statistics_round))
+    weights += model.averages.state() if model.averages else []
     return weights + [(f"optimizer{i}", variable) for i, variable in enumerate(model.optimizer.variables)]

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfdpbc import native
 from tfdpbc.errors import TfdpbcError
 from tfdpbc.random import Streams
+from tfdpbc.training.averaging import Averages
 from tfdpbc.training.feed import Feed, ahead
 from tfdpbc.training.round import Release, Round
 
@@ -46,6 +47,7 @@ class Rounds:
       jit_compile: compile the release with XLA.
       eagerly: run without a graph, to step through with a debugger.
       strategy: a `tf.distribute` strategy, in whose scope model, optimizer and metrics were made, or None.
+      averages: the averages of the weights that each round moves on, or None.
 
     Attributes:
       mean_loss: mean over the rows seen since its last reset (private data: not covered by the guarantee).
@@ -64,7 +66,9 @@ class Rounds:
         jit_compile: bool = False,
         eagerly: bool = False,
         strategy: Any = None,
+        averages: Averages | None = None,
     ):
+        self.averages = averages
         self.round, self.feed, self.optimizer = round_function, feed, optimizer
         self.state_variables, self.observe, self.results, self.eagerly = state_variables, observe, results, eagerly
         self.strategy, self.replicas = strategy, 1 if strategy is None else strategy.num_replicas_in_sync
@@ -120,6 +124,8 @@ class Rounds:
                 self._one(pool, *given)
             else:
                 self.strategy.run(lambda: self._one(pool, *self._share(*given[:2]), *given[2:]))
+            if self.averages is not None:
+                self.averages.update(self.strategy)
             return {**self.results(), "loss": self.mean_loss.result()}
 
         def more(i: Any, _: Any) -> tuple[Any, Any]:

@@ -15,6 +15,7 @@ from tfdpbc.gradients.engine import Engine
 from tfdpbc.gradients.function import Examples, ModelFunction
 from tfdpbc.plan import PrivacyPlan
 from tfdpbc.statistics import StatisticsBlock
+from tfdpbc.training.augment import Augmenter
 
 
 class Release(NamedTuple):
@@ -43,6 +44,7 @@ class Round:
       block_of_variable: the clipping's block of each trainable variable.
       statistics: batch normalisation's block, where the function's state variables are released as one; else they are
         written raw.
+      augmenter: changes the examples of each contribution, or None.
     """
 
     def __init__(
@@ -52,9 +54,10 @@ class Round:
         engine: Engine,
         block_of_variable: list[int],
         statistics: StatisticsBlock | None = None,
+        augmenter: Augmenter | None = None,
     ):
         self.plan, self.function, self.engine, self.block_of_variable = plan, function, engine, block_of_variable
-        self.statistics = statistics
+        self.statistics, self.augmenter = statistics, augmenter
 
     def release(self, pool: Any, indices: Any, mask: Any, round_index: Any, noise_key: Any, layer_key: Any) -> Release:
         """Computes and noises one update. Everything data-dependent in it is behind the clipping.
@@ -100,11 +103,12 @@ class Round:
         self, pool: Any, indices: Any, mask: Any, bounds: Any, layer_key: Any, place: Any
     ) -> tuple[Any, ...]:
         """The clipped sum over all contributions, a physical micro-batch of k contributions at a time."""
-        (m, _), k = indices.shape, self.engine.contributions_per_pass
+        (m, s), k = indices.shape, self.engine.contributions_per_pass
         passes = -(-m // k)
         seeds = tf.random.stateless_uniform(
             [passes * k, self.function.num_generators, 2], layer_key, minval=None, maxval=None, dtype=tf.int64
         )
+        changes = self.augmenter and self.augmenter.seeds(layer_key, passes * k, s)
         # The last micro-batch is padded to k contributions that do not exist.
         padding = [[0, passes * k - m], [0, 0]]
         indices, mask, seeds = (
@@ -113,7 +117,10 @@ class Round:
 
         def one(i: Any) -> tuple[Any, Any]:
             x, y, sample_weight = tf.nest.map_structure(lambda t: None if t is None else tf.gather(t, indices[i]), pool)
-            contributions = self.engine.contributions(Examples(x, y, sample_weight, mask[i], seeds[i]), place)
+            batch = Examples(x, y, sample_weight, mask[i], seeds[i])
+            if self.augmenter:
+                batch = self.augmenter.rows(batch, changes[i * k : (i + 1) * k])
+            contributions = self.engine.contributions(batch, place)
             valid = tf.reduce_any(mask[i], axis=1)
             norms, evaluation = contributions.block_norms(), contributions.evaluation
             clip_weights = self.plan.clipping(norms, bounds)
@@ -126,6 +133,8 @@ class Round:
             else:
                 share = tf.cast(valid, tf.float32) / self.plan.sampling.shape[0]
                 state = [tf.tensordot(share, tf.cast(t, tf.float32), 1) for t in evaluation.state]
+            if self.augmenter:
+                evaluation = self.augmenter.once(evaluation)
             return (contributions.weighted_sum(weights), state), (evaluation.losses, evaluation.outputs)
 
         (total, state), rows = accumulate(one, passes, self._live(mask, passes))
