@@ -88,7 +88,8 @@ class PrivateModel(keras.Model):
         if keras.backend.backend() != "tensorflow":
             raise RuntimeError(f"tfdpbc needs the TensorFlow backend of Keras; got {keras.backend.backend()!r}")
         self.model = _validate.instance("model", model, keras.Model, "a Keras model")
-        self.plan = _validate.instance("plan", plan, PrivacyPlan, "a PrivacyPlan")
+        # Its clipping counts the model's blocks now, so that no guarantee is ever stated for another number of them.
+        self.plan = _validate.instance("plan", plan, PrivacyPlan, "a PrivacyPlan").for_model(model)
         self.algorithm = BatchGradient() if algorithm is None else algorithm
         if not callable(self.algorithm):
             _validate.fail("algorithm", "an algorithm such as BatchGradient()", algorithm, TypeError)
@@ -113,7 +114,8 @@ class PrivateModel(keras.Model):
         self._plan_mark = self.add_weight(
             shape=(), dtype="int64", initializer="zeros", trainable=False, name="plan_mark"
         )
-        self._plan_mark.assign(_mark(plan))
+        self._plan_mark.assign(_mark(self.plan))
+        self._clip_state = self._make_clip_state()
         if getattr(model, _TRAINED, False):
             warnings.warn(
                 f"model {model.name!r} was trained privately before; this PrivateModel counts its own rounds only, and the "
@@ -123,6 +125,7 @@ class PrivateModel(keras.Model):
         self._rounds: loop.Rounds | None = None
         self._row_loss: PerExampleLoss | None = None
         self._inputs: Any = None  # zeros shaped like two examples, once there was data
+        self._public: Feed | None = None
         self._trained: list[int] = []
         self.engine_reason = ""
         if model.built:
@@ -311,6 +314,7 @@ class PrivateModel(keras.Model):
         validation_batch_size: int | None = None,
         validation_steps: int | None = None,
         validation_freq: int = 1,
+        public_data: Any = None,
         **refused: Any,
     ) -> keras.callbacks.History:
         """Trains for some epochs of the plan, going on where the last call stopped.
@@ -320,6 +324,8 @@ class PrivateModel(keras.Model):
             ``__getitem__(index array)``; see `tfdpbc.data.sources.as_source`.
           epochs: how many epochs to train now; by default what is left of the plan.
           verbose, callbacks, validation_*: as in Keras.
+          public_data: ``(x, y)`` or ``(x, y, sample_weight)`` that nobody needs to protect; required by clippings with
+            `PublicNorms`, and refused by the others.
 
         Returns:
           The Keras History.
@@ -342,6 +348,7 @@ class PrivateModel(keras.Model):
         source = as_source(x, y, sample_weight)
         first, last = self._epochs(epochs)
         self._check_data(source)
+        self._check_public(public_data)
         self._prepare(source)
         container = self._callback_list(callbacks, verbose, last)
         self.stop_training = False
@@ -404,6 +411,14 @@ class PrivateModel(keras.Model):
         if isinstance(classes, tuple) and isinstance(classes[-1], int) and source.tensors[1] is not None:
             check_labels(source.tensors[1], classes[-1])
 
+    def _check_public(self, public_data: Any) -> None:
+        if self.plan.clipping.needs_public_data != (public_data is not None):
+            needs = "given: the clipping measures norms on it" if public_data is None else "None: no clipping uses it"
+            _validate.fail("public_data", needs, public_data if public_data is None else type(public_data).__name__)
+        if public_data is not None:
+            _validate.instance("public_data", public_data, (tuple, list), "(x, y) or (x, y, sample_weight)")
+            self._public = Feed(as_source(*public_data), self._public)
+
     def _check_model(self) -> None:
         compatibility.check_trainable(self.model)
         compatibility.check_batch_normalization(self.model, self.plan.sampling, self.statistics)
@@ -454,7 +469,48 @@ class PrivateModel(keras.Model):
                 jit_compile=bool(self.jit_compile),
                 eagerly=bool(self.run_eagerly),
                 strategy=strategy if strategy.num_replicas_in_sync > 1 else None,
+                clip_state=self._clip_state,
             )
+
+    # Clipping that adapts.
+
+    def _make_clip_state(self) -> dict[str, Any]:
+        """The clipping's state as variables that are saved with the model: public, or made of noisy releases."""
+        clipping, made = self.plan.clipping, {}
+        if not clipping.adaptive:
+            return made
+        sizes = [0] * clipping.num_blocks()
+        if self.model.built:
+            for variable, block in zip(self.model.trainable_variables, clipping.blocks_of(self.model), strict=True):
+                sizes[block] += int(np.prod(variable.shape))
+        for name, value in clipping.initial_state(sizes).items():
+            value = np.asarray(value)
+            made[name] = self.add_weight(
+                shape=value.shape, dtype=value.dtype.name, initializer="zeros", trainable=False, name=f"clipping_{name}"
+            )
+            made[name].assign(value)
+        return made
+
+    def clip_norms(self) -> np.ndarray:
+        """The clip norm of each block in the next round, ``[L]``; public, as all that they are made of.
+
+        Blocks of layers are in the order of `tfdpbc.clipping.layers_of`.
+        """
+        clipping = self.plan.clipping
+        adapted = {}
+        if clipping.adaptive:
+            adapted = {"state": {name: tf.convert_to_tensor(v.value) for name, v in self._clip_state.items()}}
+        return np.asarray(clipping.bounds(self._released(), self.plan.rounds_per_epoch, **adapted), np.float32)
+
+    def _refresh_from_public(self, epoch: int) -> None:
+        """Measures the norms of an epoch on public data, with the round's own engine."""
+        sampling, clipping = self.plan.sampling, self.plan.clipping
+        shape = clipping.estimates.contributions, max(1, round(sampling.examples_divisor))
+        drawn = self.streams.generator("public", epoch).integers(len(self._public), size=shape)
+        norms = self._rounds.mean_norms(drawn.astype(np.int32), self._public, self.streams.key("public-layers", epoch))
+        state = {name: tf.convert_to_tensor(v.value) for name, v in self._clip_state.items()}
+        for name, value in clipping.with_estimates(state, tf.constant(norms)).items():
+            self._clip_state[name].assign(value)
 
     def _build_engine(self) -> tuple[Engine, str]:
         clipping = self.plan.clipping
@@ -463,7 +519,7 @@ class PrivateModel(keras.Model):
             ModelFunction(self.model, self._row_loss, self._state_variables()),
             self.algorithm,
             self.plan.sampling,
-            clipping.assign_blocks(self.model.trainable_variables),
+            clipping.blocks_of(self.model),
             clipping.num_blocks(),
             self.physical_batch_size,
             self.memory_budget,
@@ -502,6 +558,8 @@ class PrivateModel(keras.Model):
             )
             self._record(self.plan.rounds_per_epoch - start)
             return {}
+        if not start and self.plan.clipping.needs_public_data:
+            self._refresh_from_public(epoch)
         self._unfinished = epoch
         logs: dict[str, Any] = {}
         chunk = int(self.steps_per_execution)

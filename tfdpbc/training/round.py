@@ -5,15 +5,21 @@ This is the only place where an update is released; Keras `fit`, the command lin
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tfdpbc import noise
+from tfdpbc.clipping.base import Released
 from tfdpbc.gradients.accumulate import accumulate
 from tfdpbc.gradients.engine import Engine
 from tfdpbc.gradients.function import Examples, ModelFunction
 from tfdpbc.plan import PrivacyPlan
+
+_MEASUREMENT = (0x5DEECE66D1F3A9B7, 0x2545F4914F6CDD1D)
+"""Makes the key of a measurement's noise from that of the update's."""
 
 
 class Release(NamedTuple):
@@ -24,12 +30,14 @@ class Release(NamedTuple):
         only thing here that the guarantee covers.
       losses, outputs: of every row given, padding included; for metrics, not covered.
       state: mean over contributions of the data-written state; not covered.
+      clip_state: the clipping's state after the round: a function of noisy releases, so covered.
     """
 
     update: list[Any]
     losses: Any
     outputs: Any
     state: list[Any]
+    clip_state: dict[str, Any]
 
 
 class Round:
@@ -45,7 +53,16 @@ class Round:
     def __init__(self, plan: PrivacyPlan, function: ModelFunction, engine: Engine, block_of_variable: list[int]):
         self.plan, self.function, self.engine, self.block_of_variable = plan, function, engine, block_of_variable
 
-    def release(self, pool: Any, indices: Any, mask: Any, round_index: Any, noise_key: Any, layer_key: Any) -> Release:
+    def release(
+        self,
+        pool: Any,
+        indices: Any,
+        mask: Any,
+        round_index: Any,
+        noise_key: Any,
+        layer_key: Any,
+        clip_state: dict[str, Any],
+    ) -> Release:
         """Computes and noises one update. Everything data-dependent in it is behind the clipping.
 
         Where several replicas run this (`tf.distribute`), each with its share of the contributions, their clipped sums are
@@ -57,26 +74,106 @@ class Round:
           round_index: scalar integer tensor, counted from 0 over the whole plan.
           noise_key: int64 ``[2]``, fresh for every round.
           layer_key: int64 ``[2]``, seeds the model's random layers.
+          clip_state: the clipping's state; empty where it has none.
         """
-        bounds = self.plan.clipping.bounds(round_index, self.plan.rounds_per_epoch)
+        clipping = self.plan.clipping
+        adapted = {"state": clip_state} if clipping.adaptive else {}
+        bounds = clipping.bounds(round_index, self.plan.rounds_per_epoch, **adapted)
         replica = tf.distribute.get_replica_context()
         several = replica is not None and replica.num_replicas_in_sync > 1
         if several:
             index = tf.cast(replica.replica_id_in_sync_group, tf.int64)
             layer_key = tf.random.experimental.stateless_fold_in(layer_key, index)
-        total, losses, outputs, state = self._aggregate(pool, indices, mask, bounds, layer_key)
+        total, measured, losses, outputs, state = self._aggregate(pool, indices, mask, bounds, layer_key, adapted)
         if several:
-            total, state = replica.all_reduce(tf.distribute.ReduceOp.SUM, (total, state))
+            total, measured, state = replica.all_reduce(tf.distribute.ReduceOp.SUM, (total, measured, state))
+        stddev = self.plan.update_noise_multiplier * self.plan.sensitivities(bounds)
         if self.plan.noise_multiplier > 0:
-            stddev = self.plan.noise_multiplier * self.plan.sensitivities(bounds)
             drawn = noise.gaussian(
                 [t.shape for t in total], [stddev[block] for block in self.block_of_variable], noise_key
             )
             total = [t + n for t, n in zip(total, drawn, strict=True)]
-        return Release([t / self.plan.divisor for t in total], losses, outputs, state)
+        if clipping.adaptive:
+            clip_state = self._adapt(clip_state, round_index, bounds, stddev, total, measured, noise_key)
+        return Release([t / self.plan.divisor for t in total], losses, outputs, state, clip_state)
 
-    def _aggregate(self, pool: Any, indices: Any, mask: Any, bounds: Any, layer_key: Any) -> tuple[Any, ...]:
-        """The clipped sum over all contributions, a physical micro-batch of k contributions at a time."""
+    def _adapt(
+        self, state: dict[str, Any], round_index: Any, bounds: Any, stddev: Any, total: Any, measured: Any, key: Any
+    ) -> dict[str, Any]:
+        """The clipping's state after a round whose noisy sum is `total`; `measured` is noised here."""
+        squares, dimensions = self._by_block([tf.reduce_sum(tf.square(t)) for t in total]), self.block_dimensions()
+        std, divisor = self.plan.measurement_std(), self.plan.divisor
+        if measured:
+            # Another key: the measurement's noise shares no number with the update's.
+            (drawn,) = noise.gaussian(
+                [measured[0].shape], [std], tf.bitwise.bitwise_xor(key, tf.constant(_MEASUREMENT, tf.int64))
+            )
+            seen = (measured[0] + drawn) / divisor + 0.5
+        else:
+            seen = tf.zeros([0])
+        rounds = self.plan.rounds_per_epoch
+        released = Released(
+            round_index, rounds, bounds, squares, stddev, tf.constant(dimensions), seen, std / divisor, divisor
+        )
+        return self.plan.clipping.update(state, released)
+
+    def block_dimensions(self) -> list[float]:
+        """How many numbers each block has."""
+        sizes = [0.0] * (1 + max(self.block_of_variable))
+        for variable, block in zip(self.function.trainable, self.block_of_variable, strict=True):
+            sizes[block] += math.prod(variable.shape)
+        return sizes
+
+    def _by_block(self, values: list[Any]) -> Any:
+        """Sums over the variables of each block, ``[L]``."""
+        blocks = range(1 + max(self.block_of_variable))
+        paired = list(zip(values, self.block_of_variable, strict=True))
+        return tf.stack([tf.add_n([v for v, block in paired if block == j]) for j in blocks])
+
+    def mean_norms(self, pool: Any, indices: Any, layer_key: Any) -> Any:
+        """Mean norms ``[L]`` of the blocks of some contributions; those with a non-finite norm are left out.
+
+        Nothing here is noised: it is for public data.
+
+        Args:
+          indices: ``[contributions, s]``, positions in the pool.
+        """
+        mask = tf.ones(indices.shape, tf.bool)
+
+        def one(contributions: Any, valid: Any) -> tuple[Any, Any]:
+            norms = contributions.block_norms()
+            usable = valid & tf.reduce_all(tf.math.is_finite(norms), axis=1)
+            kept = tf.where(usable[:, None], norms, tf.zeros_like(norms))
+            return (tf.reduce_sum(kept, axis=0), tf.reduce_sum(tf.cast(usable, tf.float32))), ()
+
+        (total, count), _ = self._passes(pool, indices, mask, layer_key, one)
+        return total / count  # NaN where nothing is known, which `with_estimates` passes over
+
+    def _aggregate(
+        self, pool: Any, indices: Any, mask: Any, bounds: Any, layer_key: Any, adapted: dict[str, Any]
+    ) -> tuple[Any, ...]:
+        """The clipped sum over all contributions, and the sum of what the clipping measures (nothing: an empty list)."""
+        clipping = self.plan.clipping
+
+        def one(contributions: Any, valid: Any) -> tuple[Any, Any]:
+            norms = contributions.block_norms()
+            weights = self.plan.aggregation.weights(clipping(norms, bounds, **adapted), valid)
+            measured = []
+            if clipping.measured():
+                values = clipping.measure(norms, bounds, **adapted)
+                # Clipped again: the plan's sensitivity is that of the unit cube, whatever a clipping gives.
+                centred = tf.clip_by_value(tf.where(values >= 0, values, 0.0), 0.0, 1.0) - 0.5
+                measured = [tf.reduce_sum(tf.where(valid[:, None], centred, 0.0), axis=0)]
+            evaluation = contributions.evaluation
+            share = tf.cast(valid, tf.float32) / self.plan.sampling.shape[0]
+            state = [tf.tensordot(share, tf.cast(t, tf.float32), 1) for t in evaluation.state]
+            return (contributions.weighted_sum(weights), measured, state), (evaluation.losses, evaluation.outputs)
+
+        (total, measured, state), (losses, outputs) = self._passes(pool, indices, mask, layer_key, one)
+        return total, measured, losses, outputs, state
+
+    def _passes(self, pool: Any, indices: Any, mask: Any, layer_key: Any, of: Callable[..., Any]) -> tuple[Any, Any]:
+        """Sums and rows of ``of(contributions, valid)``, a physical micro-batch of k contributions at a time."""
         (m, _), k = indices.shape, self.engine.contributions_per_pass
         passes = -(-m // k)
         seeds = tf.random.stateless_uniform(
@@ -91,17 +188,10 @@ class Round:
         def one(i: Any) -> tuple[Any, Any]:
             x, y, sample_weight = tf.nest.map_structure(lambda t: None if t is None else tf.gather(t, indices[i]), pool)
             contributions = self.engine.contributions(Examples(x, y, sample_weight, mask[i], seeds[i]))
-            valid = tf.reduce_any(mask[i], axis=1)
-            clip_weights = self.plan.clipping(contributions.block_norms(), bounds)
-            weights = self.plan.aggregation.weights(clip_weights, valid)
-            evaluation = contributions.evaluation
-            share = tf.cast(valid, tf.float32) / self.plan.sampling.shape[0]
-            state = [tf.tensordot(share, tf.cast(t, tf.float32), 1) for t in evaluation.state]
-            return (contributions.weighted_sum(weights), state), (evaluation.losses, evaluation.outputs)
+            return of(contributions, tf.reduce_any(mask[i], axis=1))
 
-        (total, state), rows = accumulate(one, passes, self._live(mask, passes))
-        losses, outputs = tf.nest.map_structure(lambda t: t[:m], rows)
-        return total, losses, outputs, state
+        sums, rows = accumulate(one, passes, self._live(mask, passes))
+        return sums, tf.nest.map_structure(lambda t: t[:m], rows)
 
     def _live(self, mask: Any, passes: int) -> Any:
         """How many micro-batches hold an example: padding comes last, so a Poisson round may stop early.
