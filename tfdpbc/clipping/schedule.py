@@ -72,11 +72,8 @@ def _registered(name: str, function: Any) -> None:
     """A plan is saved as JSON: a function that cannot be found again by its name has no place in it."""
     if isinstance(function, keras.optimizers.schedules.LearningRateSchedule):
         return
-    try:
-        config = keras.saving.serialize_keras_object(function)
-        found = keras.saving.deserialize_keras_object(config)
-    except (TypeError, ValueError, AttributeError):
-        found = None
+    known = getattr(function, "__name__", None)
+    found = keras.saving.get_registered_object(keras.saving.get_registered_name(function)) if known else None
     if found is not function:
         _validate.fail(
             name,
