@@ -109,7 +109,9 @@ def test_priors():
 
 class TestPrivateNorms:
     def test_measured_numbers_are_the_formula(self):
-        kind = dp.LayerwiseClipping(1.0, num_blocks=2, estimates=dp.PrivateNorms(noise_multiplier=9.0, prior=(1.0, 2.0)))
+        kind = dp.LayerwiseClipping(
+            1.0, num_blocks=2, estimates=dp.PrivateNorms(noise_multiplier=9.0, prior=(1.0, 2.0))
+        )
         state = kind.initial_state([1, 1])
         norms = np.array([[1.0, 4.0], [0.0, 100.0], [np.nan, np.inf]], np.float32)
         np.testing.assert_allclose(kind.measure(norms, None, state), [[0.25, 0.5], [0, 1], [0, 1]])
@@ -125,7 +127,13 @@ class TestPrivateNorms:
 
 @pytest.mark.parametrize(
     "sampling",
-    [dp.Shuffling(24, 6, 1), dp.Shuffling(24, 1, 6), dp.Poisson(0.25, 4, 6), dp.Poisson(0.25, 4, 6, 2), dp.BallsInBins(4, 6)],
+    [
+        dp.Shuffling(24, 6, 1),
+        dp.Shuffling(24, 1, 6),
+        dp.Poisson(0.25, 4, 6),
+        dp.Poisson(0.25, 4, 6, 2),
+        dp.BallsInBins(4, 6),
+    ],
     ids=repr,
 )
 @pytest.mark.parametrize("count", [1, 3])
@@ -163,7 +171,11 @@ def test_pitfall_8_the_noise_of_counts_is_charged_as_in_andrew_et_al():
         (dp.QuantileClipping(1.0, count_noise=0.7), dp.Poisson(0.25, 4, 6), 1.4),
         (dp.QuantileClipping(1.0, count_noise=0.7), dp.Shuffling(24, 6, 1), 0.7),
         (dp.LayerwiseClipping(1.0, 4, dp.PrivateNorms(noise_multiplier=0.7)), dp.Shuffling(24, 6, 1), 1.4),
-        (dp.GroupedClipping(1.0, 4, num_blocks=9, estimates=dp.PrivateNorms(noise_multiplier=0.7)), dp.Poisson(0.25, 4, 6), 1.4),
+        (
+            dp.GroupedClipping(1.0, 4, num_blocks=9, estimates=dp.PrivateNorms(noise_multiplier=0.7)),
+            dp.Poisson(0.25, 4, 6),
+            1.4,
+        ),
         (dp.ScaledClipping(1.0, 4, dp.PrivateNorms(noise_multiplier=0.7)), dp.Poisson(0.25, 4, 6), 0.7),
     ],
 )

@@ -23,7 +23,8 @@ MOMENTUM = 0.9
 
 # Names of the options' choices; a test compares them with the registries.
 SAMPLINGS = ("poisson", "balls-in-bins", "shuffling", "subsampling")
-CLIPPINGS = ("full",)
+CLIPPINGS = ("full", "layerwise", "grouped", "scaled", "quantile", "automatic")
+NORM_ESTIMATES = ("released", "fixed", "private", "public")
 AGGREGATIONS = ("sum",)
 ALGORITHMS = ("batch-gradient",)
 ENGINES = ("auto", "onepass", "vectorized")
