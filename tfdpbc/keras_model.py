@@ -109,7 +109,8 @@ class PrivateModel(keras.Model):
         if keras.backend.backend() != "tensorflow":
             raise RuntimeError(f"tfdpbc needs the TensorFlow backend of Keras; got {keras.backend.backend()!r}")
         self.model = _validate.instance("model", model, keras.Model, "a Keras model")
-        self.plan = _validate.instance("plan", plan, PrivacyPlan, "a PrivacyPlan")
+        # Its clipping counts the model's blocks now, so that no guarantee is ever stated for another number of them.
+        self.plan = _validate.instance("plan", plan, PrivacyPlan, "a PrivacyPlan").for_model(model)
         self.algorithm = algorithms.checked(algorithm)
         self.engine = _validate.choice("engine", engine, auto.ENGINES)
         self.statistics = compatibility.chosen_statistics(statistics, plan)
@@ -140,7 +141,8 @@ class PrivateModel(keras.Model):
         self._plan_mark = self.add_weight(
             shape=(), dtype="int64", initializer="zeros", trainable=False, name="plan_mark"
         )
-        self._plan_mark.assign(_mark(plan))
+        self._plan_mark.assign(_mark(self.plan))
+        self._clip_state = self._make_clip_state()
         self._statistics_round, self._public_statistics = None, None
         if self.statistics == "public":
             # How many rounds were released when the statistics were last computed from public data; -1: they never were.
@@ -157,6 +159,7 @@ class PrivateModel(keras.Model):
         self._rounds: loop.Rounds | None = None
         self._row_loss: PerExampleLoss | None = None
         self._inputs: Any = None  # zeros shaped like two examples, once there was data
+        self._public: Feed | None = None
         self._trained: list[int] = []
         self.engine_reason = ""
         if model.built:
@@ -487,7 +490,9 @@ class PrivateModel(keras.Model):
             ``__getitem__(index array)``; see `tfdpbc.data.sources.as_source`.
           epochs: how many epochs to train now; by default what is left of the plan.
           verbose, callbacks, validation_*: as in Keras.
-          public_data: inputs for `recompute_statistics` at the end of each epoch, before validation.
+          public_data: ``x``, ``(x, y)`` or ``(x, y, sample_weight)`` that nobody needs to protect. Clippings with
+            `PublicNorms` need it, with y; ``statistics="public"`` takes its inputs for `recompute_statistics` at the end
+            of each epoch, before validation. Refused where nothing uses it.
 
         Returns:
           The Keras History.
@@ -506,13 +511,12 @@ class PrivateModel(keras.Model):
             raise ValueError("the model must be compiled before fit: call compile(optimizer, loss)")
         self._refuse_averaged("fit")
         _validate.integer("validation_freq", validation_freq, at_least=1)
-        if public_data is not None and self.statistics != "public":
-            _validate.fail("statistics", "'public' where public_data is given", self.statistics)
         if self._fitting:
             raise RuntimeError("fit must not be called while fit runs: two loops would draw the same rounds")
         source = as_source(x, y, sample_weight)
         first, last = self._epochs(epochs)
         self._check_data(source)
+        public_inputs = self._check_public(public_data)
         self._prepare(source)
         container = self._callback_list(callbacks, verbose, last)
         self.stop_training = False
@@ -520,8 +524,8 @@ class PrivateModel(keras.Model):
         # A callback may just have restored a later state (BackupAndRestore): its rounds are released already.
         epochs_left = range(max(first, self._released() // self.plan.rounds_per_epoch), last)
         validate, refresh = None, None
-        if public_data is not None:
-            refresh = functools.partial(self.recompute_statistics, public_data)
+        if self.statistics == "public" and public_inputs is not None:
+            refresh = functools.partial(self.recompute_statistics, public_inputs)
         if validation_data is not None:
             validate = functools.partial(
                 self._evaluate_beside, validation_data, validation_batch_size, validation_steps
@@ -582,6 +586,22 @@ class PrivateModel(keras.Model):
         classes = getattr(self.model, "output_shape", None)
         if isinstance(classes, tuple) and isinstance(classes[-1], int) and source.tensors[1] is not None:
             check_labels(source.tensors[1], classes[-1])
+
+    def _check_public(self, public_data: Any) -> Any:
+        """Takes the public data to where it is used, and returns its inputs."""
+        measures, kind = self.plan.clipping.needs_public_data, type(public_data).__name__
+        if public_data is None:
+            if measures:
+                _validate.fail("public_data", "given: the clipping measures norms on it", None)
+            return None
+        if not measures and self.statistics != "public":
+            _validate.fail("public_data", "None: neither the clipping nor the statistics use it", kind)
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(public_data)
+        if measures:
+            if y is None:
+                _validate.fail("public_data", "(x, y) or (x, y, sample_weight): the clipping measures gradients", kind)
+            self._public = Feed(as_source(x, y, sample_weight), self._public)
+        return x
 
     def _check_model(self) -> None:
         compatibility.check_trainable(self.model)
@@ -653,7 +673,48 @@ class PrivateModel(keras.Model):
                 eagerly=bool(self.run_eagerly),
                 strategy=strategy if strategy.num_replicas_in_sync > 1 else None,
                 averages=self.averages,
+                clip_state=self._clip_state,
             )
+
+    # Clipping that adapts.
+
+    def _make_clip_state(self) -> dict[str, Any]:
+        """The clipping's state as variables that are saved with the model: public, or made of noisy releases."""
+        clipping, made = self.plan.clipping, {}
+        if not clipping.adaptive:
+            return made
+        sizes = [0] * clipping.num_blocks()
+        if self.model.built:
+            for variable, block in zip(self.model.trainable_variables, clipping.blocks_of(self.model), strict=True):
+                sizes[block] += int(np.prod(variable.shape))
+        for name, value in clipping.initial_state(sizes).items():
+            value = np.asarray(value)
+            made[name] = self.add_weight(
+                shape=value.shape, dtype=value.dtype.name, initializer="zeros", trainable=False, name=f"clipping_{name}"
+            )
+            made[name].assign(value)
+        return made
+
+    def clip_norms(self) -> np.ndarray:
+        """The clip norm of each block in the next round, ``[L]``; public, as all that they are made of.
+
+        Blocks of layers are in the order of `tfdpbc.clipping.layers_of`.
+        """
+        clipping = self.plan.clipping
+        adapted = {}
+        if clipping.adaptive:
+            adapted = {"state": {name: tf.convert_to_tensor(v.value) for name, v in self._clip_state.items()}}
+        return np.asarray(clipping.bounds(self._released(), self.plan.rounds_per_epoch, **adapted), np.float32)
+
+    def _refresh_from_public(self, epoch: int) -> None:
+        """Measures the norms of an epoch on public data, with the round's own engine."""
+        sampling, clipping = self.plan.sampling, self.plan.clipping
+        shape = clipping.estimates.contributions, max(1, round(sampling.examples_divisor))
+        drawn = self.streams.generator("public", epoch).integers(len(self._public), size=shape)
+        norms = self._rounds.mean_norms(drawn.astype(np.int32), self._public, self.streams.key("public-layers", epoch))
+        state = {name: tf.convert_to_tensor(v.value) for name, v in self._clip_state.items()}
+        for name, value in clipping.with_estimates(state, tf.constant(norms)).items():
+            self._clip_state[name].assign(value)
 
     def _build_engine(self) -> tuple[Engine, str]:
         clipping = self.plan.clipping
@@ -662,7 +723,7 @@ class PrivateModel(keras.Model):
             ModelFunction(self.model, self._row_loss, self._state_variables()),
             self.algorithm,
             self.plan.sampling,
-            clipping.assign_blocks(self.model.trainable_variables),
+            clipping.blocks_of(self.model),
             clipping.num_blocks(),
             self.physical_batch_size,
             self.memory_budget,
@@ -703,6 +764,8 @@ class PrivateModel(keras.Model):
             )
             self._record(self.plan.rounds_per_epoch - start)
             return {}
+        if not start and self.plan.clipping.needs_public_data:
+            self._refresh_from_public(epoch)
         self._unfinished = epoch
         logs: dict[str, Any] = {}
         chunk = int(self.steps_per_execution)

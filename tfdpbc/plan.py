@@ -121,10 +121,10 @@ class PrivacyPlan:
         if self.rounds > MOST_ROUNDS:
             expected = f"at most {MOST_ROUNDS // self.rounds_per_epoch} (a plan holds up to {MOST_ROUNDS} rounds)"
             _validate.fail("epochs", expected, self.epochs)
-        for bound in self.clipping.bounds(self.rounds - 1, self.rounds_per_epoch):
-            # Float32 squares of far smaller norms vanish, and the contribution would pass unclipped.
-            if not bound >= SMALLEST_NORM:
-                _validate.fail("clipping", f"of norms >= {SMALLEST_NORM:g} to the last round", self.clipping)
+        # Float32 squares of far smaller norms vanish, and the contribution would pass unclipped.
+        if not self.clipping.smallest_bound(self.rounds, self.rounds_per_epoch) >= SMALLEST_NORM:
+            _validate.fail("clipping", f"of norms >= {SMALLEST_NORM:g} to the last round", self.clipping)
+        self._check_measurement()
 
     # What the training loop needs.
 
@@ -147,14 +147,60 @@ class PrivacyPlan:
         """How far one differing contribution moves each block of the aggregate, from the round's clip norms `bounds`."""
         return self.sampling.sensitivity_factor * bounds
 
-    def noise_std(self, round_index: int) -> list[float]:
+    def noise_std(self, round_index: int, bounds: Any = None) -> list[float]:
         """Standard deviation of the noise on the aggregate (before division), for each block.
 
         Each of L blocks is noised for its own sensitivity, so one hit moves the whole by √L times the noise's scale: the
         guarantee is that of σ/√L (accounting.md, section 3).
+
+        Args:
+          round_index: the round, counted from 0.
+          bounds: the round's clip norms (`PrivateModel.clip_norms`), where the clipping adapts them.
         """
-        bounds = self.clipping.bounds(round_index, self.rounds_per_epoch)
-        return [self.noise_multiplier * self.sensitivities(bound) for bound in bounds]
+        if bounds is None:
+            if self.clipping.adaptive:
+                _validate.fail("bounds", "given where the clip norms adapt: see PrivateModel.clip_norms()", bounds)
+            bounds = self.clipping.bounds(round_index, self.rounds_per_epoch)
+        return [self.update_noise_multiplier * self.sensitivities(bound) for bound in bounds]
+
+    def measurement_std(self) -> float:
+        """Standard deviation of the noise on each sum of the clipping's measured numbers (`Clipping.measure`); 0 if none.
+
+        A contribution's K numbers lie in [0, 1]; 1/2 is taken off each, so they are a point of a cube of side 1 around 0. A
+        contribution that comes or goes moves their sum by at most its norm, √K/2; one that is replaced by at most the
+        cube's diameter, √K (a group that becomes empty: √K/2). So the sensitivity is √K f/2, with f = 1 or 2 the sampling's
+        factor for clipped vectors. In particular one bit moves its centred count by 1/2 under add/remove, by 1 under replace.
+        """
+        return self.clipping.measurement_std(self.sampling.sensitivity_factor)
+
+    @property
+    def measurement_noise_multiplier(self) -> float:
+        """z_m, the noise std over the sensitivity of what the clipping measures in a round; ∞ if it measures nothing."""
+        count = self.clipping.measured()
+        return self.measurement_std() / (math.sqrt(count) * self.sampling.sensitivity_factor / 2) if count else math.inf
+
+    @property
+    def update_noise_multiplier(self) -> float:
+        r"""σ_Δ, the noise multiplier of the update: σ unless the clipping measures something besides.
+
+        Both releases of a round are one Gaussian mechanism on the pair (update, measurement), each in units of its noise:
+        a hit moves it by :math:`(n/σ_Δ^2 + 1/z_m^2)^{1/2}`, n = `composed_blocks`, and k hits by k times that. σ_Δ is such
+        that this is √n/σ, so that every statement about the plan holds whatever is measured. With n = 1 and one bit it is
+        Theorem 1 of Andrew et al. (2021): :math:`σ_Δ = (σ^{-2} - (2σ_b)^{-2})^{-1/2}`.
+        """
+        if self.noise_multiplier == 0 or not self.clipping.measured():
+            return self.noise_multiplier
+        share = self.noise_multiplier**2 / (self.clipping.composed_blocks() * self.measurement_noise_multiplier**2)
+        return self.noise_multiplier / math.sqrt(1 - share)
+
+    def for_model(self, model: Any) -> PrivacyPlan:
+        """The plan with the number of blocks that `model` has, where the clipping leaves it open. `PrivateModel` does this.
+
+        Raises:
+          IncompatibleModel: the clipping was made for another number of blocks.
+        """
+        clip = self.clipping.for_model(model)
+        return self if clip is self.clipping else dataclasses.replace(self, clipping=clip)
 
     @property
     def statistics_noise_std(self) -> float:
@@ -241,6 +287,12 @@ class PrivacyPlan:
         if delta * self.sampling.planned_examples >= 1:
             notes.append(f"Warning: δ = {delta:g} is not below 1/N; such a δ allows giving away whole examples.")
         mu = self.mu(group_size, rounds)
+        notes += self.clipping.caveats()
+        released = ["every noisy update", "the final weights and any computation on them"]
+        if self.clipping.adaptive:
+            released.insert(1, "the clip norms of every round")
+        if self.statistics is not None:
+            released.insert(1, "the moving statistics of batch normalisation")
         return {
             "sampling": self.sampling.name,
             "neighbouring": self.neighbouring,
@@ -251,7 +303,7 @@ class PrivacyPlan:
             "epsilon": None if void else epsilon,
             "mu": None if void else mu,
             "group_size": group_size,
-            "covers": guarantee.covers(self._protected(), void),
+            "covers": guarantee.covers(released, void),
             "warnings": notes,
             "plan": self.to_config(),
             "versions": guarantee.versions(),
@@ -322,6 +374,22 @@ class PrivacyPlan:
 
     # Checks.
 
+    def _check_measurement(self) -> None:
+        """Refuses a measurement that would give away as much as the whole round may."""
+        try:
+            blocks, std = self.clipping.composed_blocks(), self.measurement_std()
+        except ValueError:
+            return  # the number of blocks is still open: checked once it is known
+        root = math.sqrt(blocks)
+        if std and self.measurement_noise_multiplier <= self.noise_multiplier / root:
+            least = std * self.noise_multiplier / root / self.measurement_noise_multiplier
+            _validate.fail(
+                "clipping",
+                f"with noise of a standard deviation > {least:.6g} on what it measures, or the plan with a smaller "
+                f"noise_multiplier than {self.noise_multiplier:.6g} (it counts for update and measurement together)",
+                self.clipping,
+            )
+
     def _check_delta(self, delta: float) -> None:
         delta = _validate.probability("delta", delta)
         planned = self.sampling.planned_examples
@@ -335,11 +403,7 @@ class PrivacyPlan:
     def _root_cost(self) -> float:
         """σ/σ_total: all that a hit round releases is one Gaussian of 1/σ_total² = L/σ² + 1/σ_s², L blocks of noise σ and
         batch normalisation's statistics of noise σ_s (accounting.md, section 3)."""
-        return math.sqrt(self.clipping.num_blocks() + (self.statistics.charge if self.statistics else 0.0))
-
-    def _protected(self) -> list[str]:
-        more = ["the moving statistics of batch normalisation"] if self.statistics else []
-        return ["every noisy update", *more, "the final weights and any computation on them"]
+        return math.sqrt(self.clipping.composed_blocks() + (self.statistics.charge if self.statistics else 0.0))
 
     def _run(self, group_size: int, rounds: int | None) -> analyses.Run:
         noise = self.noise_multiplier / self._root_cost()

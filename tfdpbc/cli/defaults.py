@@ -31,7 +31,8 @@ MINIBATCH_SIZE = 1
 
 # Names of the options' choices; a test compares them with the registries.
 SAMPLINGS = ("poisson", "balls-in-bins", "shuffling", "subsampling")
-CLIPPINGS = ("full",)
+CLIPPINGS = ("full", "layerwise", "grouped", "scaled", "quantile", "automatic")
+NORM_ESTIMATES = ("released", "fixed", "private", "public")
 AGGREGATIONS = ("sum",)
 ALGORITHMS = (
     "batch-gradient",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import click
 import keras
 
 from tfdpbc import _validate, data, models
@@ -72,6 +73,8 @@ class Job:
     @classmethod
     def start(cls, given: Mapping[str, Any], path: Path) -> Job:
         """A new run with the options of the command line."""
+        if given["norm_estimates"] == "public":
+            raise click.UsageError("--norm-estimates public needs public data, which only PrivateModel.fit takes")
         train, test, public = _load(given)
         plan = options.make_plan(given, len(train.y))
         plan.epsilon(given["delta"])  # warns of a delta that is too large

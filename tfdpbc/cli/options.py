@@ -8,18 +8,19 @@ from typing import Any
 
 import click
 
-from tfdpbc import _validate
+from tfdpbc import _validate, models
 from tfdpbc.cli import defaults
 from tfdpbc.cli.quiet import load_tensorflow
 
 _POSITIVE = (
     *("noise_multiplier", "epsilon", "norm", "learning_rate", "local_learning_rate"),
-    *("statistics_norm", "statistics_noise_ratio"),
+    *("statistics_norm", "statistics_noise_ratio", "estimates_noise", "count_noise"),
 )
 _LOCAL = ("local_learning_rate", "passes", "minibatch_size")
 _COUNTS = (
     *("epochs", "batch_size", "contributions", "examples_per_contribution"),
     *("num_examples", "rounds_per_epoch", "examples", "physical_batch_size", "passes", "minibatch_size"),
+    *("num_groups", "num_blocks"),
 )
 _CLIP = click.Choice(["individual", "batch"])
 _SHAPE = [
@@ -41,6 +42,16 @@ _RULES = [
     ),
     click.option("--norm", type=float, default=defaults.NORM, help="C, the clipping norm."),
     click.option("--norm-decay", type=float, default=defaults.NORM_DECAY, help="Factor on the norm after each epoch."),
+    click.option(
+        "--norm-estimates",
+        type=click.Choice(defaults.NORM_ESTIMATES),
+        help=f"Where the layers' expected norms come from.  [default: {defaults.NORM_ESTIMATES[0]}]",
+    ),
+    click.option("--estimates-noise", type=float, help="Private estimates: noise std over sensitivity of a round's."),
+    click.option("--num-groups", type=int, help="Grouped clipping: how many groups."),
+    click.option("--num-blocks", type=int, help="L, the model's trainable layers; what trains counts them."),
+    click.option("--count-noise", type=float, help="Quantile clipping: noise std on a round's count."),
+    click.option("--target-quantile", type=float, help="Quantile clipping: share left unclipped.  [default: 0.5]"),
     click.option(
         "--aggregation",
         type=click.Choice(defaults.AGGREGATIONS),
@@ -111,13 +122,19 @@ trained_plan = _all(
         _epsilon(f"Calibrate the noise to this promise.  [default: {defaults.EPSILON:g}]"),
     ]
 )
+_MODEL = click.option(
+    "--model", type=click.Choice(models.names()), help="Count the layers of this model, in place of --num-blocks."
+)
 stated_plan = _all(
-    [*_SIZE, *_SHAPE, *_RULES, _CHARGED, *_STATISTICS, *_NOISE, _epsilon("Calibrate the noise to this promise.")]
+    [
+        *(*_SIZE, *_SHAPE, *_RULES, _MODEL, _CHARGED, *_STATISTICS, *_NOISE),
+        _epsilon("Calibrate the noise to this promise."),
+    ]
 )
 compared_plans = _all([_SIZE[0], *_SHAPE[2:], *_RULES, _epsilon("The promise that all plans keep.", required=True)])
 promised_plan = _all(
     [
-        *(*_SIZE, *_SHAPE, *_RULES, _CHARGED, *_STATISTICS),
+        *(*_SIZE, *_SHAPE, *_RULES, _MODEL, _CHARGED, *_STATISTICS),
         _epsilon("The promise to calibrate the noise to.", required=True),
     ]
 )
@@ -162,6 +179,7 @@ def check(options: Mapping[str, Any]) -> None:
         )
     if share is not None:
         _validate.probability("public_share", share)
+    _check_clipping(options)
     for name in _POSITIVE:
         if options.get(name) is not None:
             _validate.number(name, options[name], above=0.0)
@@ -171,6 +189,58 @@ def check(options: Mapping[str, Any]) -> None:
             _validate.integer(name, options[name], at_least=1)
 
 
+# Which clippings an option is for.
+_LAYERS = ("layerwise", "grouped", "scaled")
+_OF_CLIPPING = {
+    "norm_estimates": _LAYERS,
+    "estimates_noise": _LAYERS,
+    "num_groups": ("grouped",),
+    "num_blocks": _LAYERS,
+    "count_noise": ("quantile",),
+    "target_quantile": ("quantile",),
+}
+
+
+def _check_clipping(options: Mapping[str, Any]) -> None:
+    kind = options["clipping"]
+    for name, kinds in _OF_CLIPPING.items():
+        if options.get(name) is not None and kind not in kinds:
+            raise click.UsageError(f"--{name.replace('_', '-')} is for --clipping {' or '.join(kinds)}")
+    for name, needed in (("num_groups", kind == "grouped"), ("count_noise", kind == "quantile")):
+        if needed and options.get(name) is None:
+            raise click.UsageError(f"--clipping {kind} needs --{name.replace('_', '-')}")
+    private = options.get("norm_estimates") == "private"
+    if private != (options.get("estimates_noise") is not None):
+        raise click.UsageError("--norm-estimates private and --estimates-noise need each other")
+    if kind == "quantile" and options["norm_decay"] != defaults.NORM_DECAY:
+        raise click.UsageError("--norm-decay is not for --clipping quantile, whose norm adapts itself")
+
+
+def _clipping(options: Mapping[str, Any]) -> Any:
+    """The clipping of the options; its layers are counted where a model is named."""
+    from tfdpbc import clipping
+
+    kind, norm, decay = options["clipping"], options["norm"], options["norm_decay"]
+    if kind == "quantile":
+        target = options.get("target_quantile")
+        target = {} if target is None else {"target_quantile": target}
+        return clipping.QuantileClipping(norm, options["count_noise"], **target)
+    if kind not in _LAYERS:
+        return clipping.from_config({"name": kind, "norm": norm, "decay": decay})
+    estimates = {"name": options.get("norm_estimates") or defaults.NORM_ESTIMATES[0]}
+    if options.get("estimates_noise") is not None:
+        estimates["noise_multiplier"] = options["estimates_noise"]
+    fields = {"decay": decay, "estimates": estimates, "num_blocks": options.get("num_blocks")}
+    if kind == "grouped":
+        fields["num_groups"] = options["num_groups"]
+    made = clipping.by_name[kind](norm, **fields)
+    if options.get("model") is None:
+        return made
+    normalization = {} if options.get("normalization") is None else {"normalization": options["normalization"]}
+    # How many layers there are does not depend on the shape of the data.
+    return made.for_model(models.build(options["model"], (32, 32, 3), 10, **normalization))
+
+
 def make_plan(options: Mapping[str, Any], num_examples: int | None) -> Any:
     """The `PrivacyPlan` of the options for a data set of `num_examples` (None: Poisson with its rate given, or
     balls-in-bins with its rounds).
@@ -178,16 +248,14 @@ def make_plan(options: Mapping[str, Any], num_examples: int | None) -> Any:
     The noise is calibrated where `epsilon` is set; `check` has been called before.
     """
     load_tensorflow()
-    from tfdpbc import aggregation, clipping
+    from tfdpbc import aggregation
     from tfdpbc.plan import PrivacyPlan
 
     noise = options.get("noise_multiplier")
     plan = PrivacyPlan(
         sampling=_sampling(options, num_examples),
-        clipping=clipping.from_config(
-            {"name": options["clipping"], "norm": options["norm"], "decay": options["norm_decay"]}
-        ),
-        noise_multiplier=1.0 if noise is None else noise,
+        clipping=_clipping(options),
+        noise_multiplier=1e-3 if noise is None else noise,  # small: what is calibrated must be a plan before, too
         epochs=options["epochs"],
         aggregation=aggregation.from_config({"name": options["aggregation"]}),
         statistics=_statistics(options),

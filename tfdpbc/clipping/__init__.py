@@ -5,12 +5,42 @@ from __future__ import annotations
 from typing import Any
 
 from tfdpbc import _validate
+from tfdpbc.clipping.automatic import AutomaticClipping
 from tfdpbc.clipping.base import Clipping
+from tfdpbc.clipping.blocks import layers_of
+from tfdpbc.clipping.estimates import FixedNorms, PrivateNorms, PublicNorms, ReleasedNorms
 from tfdpbc.clipping.full import FullGradientClipping
+from tfdpbc.clipping.grouped import GroupedClipping
+from tfdpbc.clipping.layerwise import LayerwiseClipping
+from tfdpbc.clipping.quantile import QuantileClipping
+from tfdpbc.clipping.scaled import ScaledClipping
 
-__all__ = ["Clipping", "FullGradientClipping", "by_name", "from_config"]
+__all__ = [
+    "AutomaticClipping",
+    "Clipping",
+    "FixedNorms",
+    "FullGradientClipping",
+    "GroupedClipping",
+    "LayerwiseClipping",
+    "PrivateNorms",
+    "PublicNorms",
+    "QuantileClipping",
+    "ReleasedNorms",
+    "ScaledClipping",
+    "by_name",
+    "from_config",
+    "layers_of",
+]
 
-by_name = {kind.config_name: kind for kind in (FullGradientClipping,)}
+_KINDS = (
+    FullGradientClipping,
+    LayerwiseClipping,
+    GroupedClipping,
+    ScaledClipping,
+    QuantileClipping,
+    AutomaticClipping,
+)
+by_name = {kind.config_name: kind for kind in _KINDS}
 
 
 def from_config(config: dict[str, Any]) -> Clipping:

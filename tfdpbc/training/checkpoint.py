@@ -1,7 +1,8 @@
 """Checkpoints: everything a stopped run needs to go on, in one file that is written whole or not at all.
 
-A checkpoint holds the weights, the optimizer's state and the ledger of released rounds. It holds no randomness: a resumed
-run draws fresh noise, unless the user gave a seed, which then reproduces the draws of each round from its number.
+A checkpoint holds the weights, the states of the optimizer and of the clipping, and the ledger of released rounds. It
+holds no randomness: a resumed run draws fresh noise, unless the user gave a seed, which then reproduces the draws of each
+round from its number.
 """
 
 from __future__ import annotations
@@ -77,4 +78,5 @@ def _variables(model: Any) -> list[tuple[str, Any]]:
     if model._statistics_round is not None:
         weights.append(("statistics_round", model._statistics_round))
     weights += model.averages.state() if model.averages else []
+    weights += [(f"clipping_{name}", variable) for name, variable in sorted(model._clip_state.items())]
     return weights + [(f"optimizer{i}", variable) for i, variable in enumerate(model.optimizer.variables)]

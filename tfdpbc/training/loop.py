@@ -48,6 +48,7 @@ class Rounds:
       eagerly: run without a graph, to step through with a debugger.
       strategy: a `tf.distribute` strategy, in whose scope model, optimizer and metrics were made, or None.
       averages: the averages of the weights that each round moves on, or None.
+      clip_state: the variables of the clipping's state, by name.
 
     Attributes:
       mean_loss: mean over the rows seen since its last reset (private data: not covered by the guarantee).
@@ -67,8 +68,9 @@ class Rounds:
         eagerly: bool = False,
         strategy: Any = None,
         averages: Averages | None = None,
+        clip_state: dict[str, Any] | None = None,
     ):
-        self.averages = averages
+        self.averages, self.clip_state = averages, clip_state or {}
         self.round, self.feed, self.optimizer = round_function, feed, optimizer
         self.state_variables, self.observe, self.results, self.eagerly = state_variables, observe, results, eagerly
         self.strategy, self.replicas = strategy, 1 if strategy is None else strategy.num_replicas_in_sync
@@ -76,6 +78,7 @@ class Rounds:
         release = round_function.release
         self._release = tf.function(_without_native(release), jit_compile=True) if jit_compile else release
         self._compiled: dict[Any, Any] = {}
+        self._mean_norms: tuple[Any, Any] = (None, None)  # the feed's variables and the function compiled for them
         self.mean_loss = keras.metrics.Mean("loss")
         self.traces = 0
 
@@ -121,9 +124,13 @@ class Rounds:
             number = first + tf.cast(i, tf.int64)
             given = indices[i], mask[i], number, noise_keys[i], layer_keys[i]
             if self.replicas == 1:
-                self._one(pool, *given)
+                clip_state = self._one(pool, *given)
             else:
-                self.strategy.run(lambda: self._one(pool, *self._share(*given[:2]), *given[2:]))
+                found = self.strategy.run(lambda: self._one(pool, *self._share(*given[:2]), *given[2:]))
+                # Made of what all replicas share, so that any of them may bring it to all.
+                clip_state = {n: self.strategy.experimental_local_results(t)[0] for n, t in found.items()}
+            for name, value in clip_state.items():
+                self.clip_state[name].assign(value)
             if self.averages is not None:
                 self.averages.update(self.strategy)
             return {**self.results(), "loss": self.mean_loss.result()}
@@ -138,10 +145,28 @@ class Rounds:
             _, logs = tf.while_loop(lambda i, _: i < rounds, more, (tf.constant(1), logs), parallel_iterations=1)
         return logs
 
-    def _one(self, pool: Any, indices: Any, mask: Any, number: Any, noise_key: Any, layer_key: Any) -> None:
-        release = self._release(pool, indices, mask, number, noise_key, layer_key)
+    def _one(self, pool: Any, indices: Any, mask: Any, number: Any, noise_key: Any, layer_key: Any) -> dict[str, Any]:
+        clip_state = {name: tf.convert_to_tensor(v.value) for name, v in self.clip_state.items()}
+        release = self._release(pool, indices, mask, number, noise_key, layer_key, clip_state)
         self._apply(release)
         self._observe(pool, release, indices, mask)
+        return release.clip_state
+
+    def mean_norms(self, indices: np.ndarray, feed: Feed, layer_key: np.ndarray) -> np.ndarray:
+        """Mean block norms ``[L]`` of contributions of public data; see `Round.mean_norms`."""
+        rows, indices = feed.rows(indices)
+
+        def measure(rows: list[Any], indices: Any, layer_key: Any) -> Any:
+            return self.round.mean_norms(feed.pack(feed.resident or rows), indices, layer_key)
+
+        known, compiled = self._mean_norms
+        if compiled is None or known is not feed.resident:
+            rows_specs = [] if feed.resident is not None else feed.specs
+            signature = [rows_specs, tf.TensorSpec(indices.shape, tf.int32), tf.TensorSpec([2], tf.int64)]
+            compiled = measure if self.eagerly else tf.function(measure, input_signature=signature)
+            self._mean_norms = feed.resident, compiled
+        given = [tf.convert_to_tensor(leaf) for leaf in rows]
+        return np.asarray(compiled(given, tf.constant(indices, tf.int32), tf.constant(layer_key)))
 
     def _share(self, indices: Any, mask: Any) -> tuple[Any, Any]:
         """The contributions of this replica, ``[m / replicas, s]``; the last ones may not exist.

@@ -5,17 +5,23 @@ This is the only place where an update is released; Keras `fit`, the command lin
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tfdpbc import noise
+from tfdpbc.clipping.base import Released
 from tfdpbc.gradients.accumulate import accumulate
 from tfdpbc.gradients.engine import Engine
 from tfdpbc.gradients.function import Examples, ModelFunction
 from tfdpbc.plan import PrivacyPlan
 from tfdpbc.statistics import StatisticsBlock
 from tfdpbc.training.augment import Augmenter
+
+_MEASUREMENT = (0x5DEECE66D1F3A9B7, 0x2545F4914F6CDD1D)
+"""Makes the key of a measurement's noise from that of the update's."""
 
 
 class Release(NamedTuple):
@@ -26,12 +32,14 @@ class Release(NamedTuple):
       losses, outputs: of every row given, padding included; for metrics, not covered by the guarantee.
       state: new values of the data-written state: noisy and covered, as `update` is, if the round has a statistics block;
         else their mean over contributions, not covered.
+      clip_state: the clipping's state after the round: a function of noisy releases, so covered.
     """
 
     update: list[Any]
     losses: Any
     outputs: Any
     state: list[Any]
+    clip_state: dict[str, Any]
 
 
 class Round:
@@ -59,7 +67,16 @@ class Round:
         self.plan, self.function, self.engine, self.block_of_variable = plan, function, engine, block_of_variable
         self.statistics, self.augmenter = statistics, augmenter
 
-    def release(self, pool: Any, indices: Any, mask: Any, round_index: Any, noise_key: Any, layer_key: Any) -> Release:
+    def release(
+        self,
+        pool: Any,
+        indices: Any,
+        mask: Any,
+        round_index: Any,
+        noise_key: Any,
+        layer_key: Any,
+        clip_state: dict[str, Any],
+    ) -> Release:
         """Computes and noises one update. Everything data-dependent in it is behind the clipping.
 
         Where several replicas run this (`tf.distribute`), each with its share of the contributions, their clipped sums are
@@ -71,19 +88,23 @@ class Round:
           round_index: scalar integer tensor, counted from 0 over the whole plan.
           noise_key: int64 ``[2]``, fresh for every round.
           layer_key: int64 ``[2]``, seeds the model's random layers.
+          clip_state: the clipping's state; empty where it has none.
         """
-        bounds = self.plan.clipping.bounds(round_index, self.plan.rounds_per_epoch)
+        clipping = self.plan.clipping
+        adapted = {"state": clip_state} if clipping.adaptive else {}
+        bounds = clipping.bounds(round_index, self.plan.rounds_per_epoch, **adapted)
         replica = tf.distribute.get_replica_context()
         several = replica is not None and replica.num_replicas_in_sync > 1
         if several:
             index = tf.cast(replica.replica_id_in_sync_group, tf.int64)
             layer_key = tf.random.experimental.stateless_fold_in(layer_key, index)
         place = round_index % self.plan.rounds_per_epoch
-        total, losses, outputs, state = self._aggregate(pool, indices, mask, bounds, layer_key, place)
+        aggregate = self._aggregate(pool, indices, mask, bounds, layer_key, place, adapted)
+        total, measured, losses, outputs, state = aggregate
         if several:
-            total, state = replica.all_reduce(tf.distribute.ReduceOp.SUM, (total, state))
+            total, measured, state = replica.all_reduce(tf.distribute.ReduceOp.SUM, (total, measured, state))
+        stddev = self.plan.update_noise_multiplier * self.plan.sensitivities(bounds)
         if self.plan.noise_multiplier > 0:
-            stddev = self.plan.noise_multiplier * self.plan.sensitivities(bounds)
             stddevs = [stddev[block] for block in self.block_of_variable]
             if self.statistics is not None:
                 total, stddevs = [*total, *state], [*stddevs, self.plan.statistics_noise_std]
@@ -97,12 +118,93 @@ class Round:
                 state = [state[0] / divisor]
         if self.statistics is not None:
             state = self.statistics.moved(state[0])
-        return Release(update, losses, outputs, state)
+        if clipping.adaptive:
+            clip_state = self._adapt(clip_state, round_index, bounds, stddev, update, measured, noise_key)
+        return Release(update, losses, outputs, state, clip_state)
+
+    def _adapt(
+        self, state: dict[str, Any], round_index: Any, bounds: Any, stddev: Any, update: Any, measured: Any, key: Any
+    ) -> dict[str, Any]:
+        """The clipping's state after a round that released `update`; `measured` is noised here."""
+        std, divisor = self.plan.measurement_std(), self.plan.divisor
+        squares = self._by_block([tf.reduce_sum(tf.square(t)) for t in update]) * float(divisor) ** 2
+        if measured:
+            # Another key: the measurement's noise shares no number with the update's.
+            key = tf.bitwise.bitwise_xor(key, tf.constant(_MEASUREMENT, tf.int64))
+            seen = noise.add_gaussian(measured, [std], key, divisor)[0] + 0.5
+        else:
+            seen = tf.zeros([0])
+        rounds, dimensions = self.plan.rounds_per_epoch, tf.constant(self.block_dimensions())
+        released = Released(round_index, rounds, bounds, squares, stddev, dimensions, seen, std / divisor, divisor)
+        return self.plan.clipping.update(state, released)
+
+    def block_dimensions(self) -> list[float]:
+        """How many numbers each block has."""
+        sizes = [0.0] * (1 + max(self.block_of_variable))
+        for variable, block in zip(self.function.trainable, self.block_of_variable, strict=True):
+            sizes[block] += math.prod(variable.shape)
+        return sizes
+
+    def _by_block(self, values: list[Any]) -> Any:
+        """Sums over the variables of each block, ``[L]``."""
+        blocks = range(1 + max(self.block_of_variable))
+        paired = list(zip(values, self.block_of_variable, strict=True))
+        return tf.stack([tf.add_n([v for v, block in paired if block == j]) for j in blocks])
+
+    def mean_norms(self, pool: Any, indices: Any, layer_key: Any) -> Any:
+        """Mean norms ``[L]`` of the blocks of some contributions; those with a non-finite norm are left out.
+
+        Nothing here is noised: it is for public data.
+
+        Args:
+          indices: ``[contributions, s]``, positions in the pool.
+        """
+        mask = tf.ones(indices.shape, tf.bool)
+
+        def one(contributions: Any, valid: Any) -> tuple[Any, Any]:
+            norms = contributions.block_norms()
+            usable = valid & tf.reduce_all(tf.math.is_finite(norms), axis=1)
+            kept = tf.where(usable[:, None], norms, tf.zeros_like(norms))
+            return (tf.reduce_sum(kept, axis=0), tf.reduce_sum(tf.cast(usable, tf.float32))), ()
+
+        (total, count), _ = self._passes(pool, indices, mask, layer_key, 0, one)
+        return total / count  # NaN where nothing is known, which `with_estimates` passes over
 
     def _aggregate(
-        self, pool: Any, indices: Any, mask: Any, bounds: Any, layer_key: Any, place: Any
+        self, pool: Any, indices: Any, mask: Any, bounds: Any, layer_key: Any, place: Any, adapted: dict[str, Any]
     ) -> tuple[Any, ...]:
-        """The clipped sum over all contributions, a physical micro-batch of k contributions at a time."""
+        """The clipped sum over all contributions, and the sum of what the clipping measures (nothing: an empty list)."""
+        clipping = self.plan.clipping
+
+        def one(contributions: Any, valid: Any) -> tuple[Any, Any]:
+            norms, evaluation = contributions.block_norms(), contributions.evaluation
+            weights = clipping(norms, bounds, **adapted)
+            if self.statistics is not None:
+                vectors = self.statistics.vectors(evaluation.state)
+                weights = self.statistics.weights(weights, norms, vectors)
+            weights = self.plan.aggregation.weights(weights, valid)
+            measured = []
+            if clipping.measured():
+                values = clipping.measure(norms, bounds, **adapted)
+                # Clipped again: the plan's sensitivity is that of the unit cube, whatever a clipping gives.
+                centred = tf.clip_by_value(tf.where(values >= 0, values, 0.0), 0.0, 1.0) - 0.5
+                measured = [tf.reduce_sum(tf.where(valid[:, None], centred, 0.0), axis=0)]
+            if self.statistics is not None:
+                state, weights = [self.statistics.weighted_sum(vectors, weights[:, -1])], weights[:, :-1]
+            else:
+                share = tf.cast(valid, tf.float32) / self.plan.sampling.shape[0]
+                state = [tf.tensordot(share, tf.cast(t, tf.float32), 1) for t in evaluation.state]
+            if self.augmenter:
+                evaluation = self.augmenter.once(evaluation)
+            return (contributions.weighted_sum(weights), measured, state), (evaluation.losses, evaluation.outputs)
+
+        (total, measured, state), (losses, outputs) = self._passes(pool, indices, mask, layer_key, place, one)
+        return total, measured, losses, outputs, state
+
+    def _passes(
+        self, pool: Any, indices: Any, mask: Any, layer_key: Any, place: Any, of: Callable[..., Any]
+    ) -> tuple[Any, Any]:
+        """Sums and rows of ``of(contributions, valid)``, a physical micro-batch of k contributions at a time."""
         (m, s), k = indices.shape, self.engine.contributions_per_pass
         passes = -(-m // k)
         seeds = tf.random.stateless_uniform(
@@ -121,25 +223,10 @@ class Round:
             if self.augmenter:
                 batch = self.augmenter.rows(batch, changes[i * k : (i + 1) * k])
             contributions = self.engine.contributions(batch, place)
-            valid = tf.reduce_any(mask[i], axis=1)
-            norms, evaluation = contributions.block_norms(), contributions.evaluation
-            clip_weights = self.plan.clipping(norms, bounds)
-            if self.statistics is not None:
-                vectors = self.statistics.vectors(evaluation.state)
-                clip_weights = self.statistics.weights(clip_weights, norms, vectors)
-            weights = self.plan.aggregation.weights(clip_weights, valid)
-            if self.statistics is not None:
-                state, weights = [self.statistics.weighted_sum(vectors, weights[:, -1])], weights[:, :-1]
-            else:
-                share = tf.cast(valid, tf.float32) / self.plan.sampling.shape[0]
-                state = [tf.tensordot(share, tf.cast(t, tf.float32), 1) for t in evaluation.state]
-            if self.augmenter:
-                evaluation = self.augmenter.once(evaluation)
-            return (contributions.weighted_sum(weights), state), (evaluation.losses, evaluation.outputs)
+            return of(contributions, tf.reduce_any(mask[i], axis=1))
 
-        (total, state), rows = accumulate(one, passes, self._live(mask, passes))
-        losses, outputs = tf.nest.map_structure(lambda t: t[:m], rows)
-        return total, losses, outputs, state
+        sums, rows = accumulate(one, passes, self._live(mask, passes))
+        return sums, tf.nest.map_structure(lambda t: t[:m], rows)
 
     def _live(self, mask: Any, passes: int) -> Any:
         """How many micro-batches hold an example: padding comes last, so a Poisson round may stop early.
