@@ -650,7 +650,7 @@ class PrivateModel(keras.Model):
             previous.feed = feed
             return
         strategy, self._inputs = self.distribute_strategy, x
-        replicas.check(strategy, self.model, bool(self.jit_compile), state)
+        replicas.check(strategy, self.model, bool(self.jit_compile), state, self.optimizer)
         engine, self.engine_reason = self._build_engine()
         statistics = statistics_block(compatibility.batch_normalizations(self.model), self.plan.statistics)
         with strategy.scope():

@@ -30,6 +30,29 @@ BODIES = {
 }
 
 
+STRIDED = """
+import keras, numpy as np
+import tfdpbc as dp
+layers = keras.layers
+first = layers.Conv2D(2, 1, strides=3)
+model = keras.Sequential([keras.Input((15, 15, 3)), first, layers.GlobalAveragePooling2D(), layers.Dense(3)])
+plan = dp.PrivacyPlan(dp.Shuffling(18, 6, 1), dp.FullGradientClipping(1.0), 1.0, 5)
+private = dp.PrivateModel(model, plan, engine="onepass", physical_batch_size=5)
+private.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=True)
+rng = np.random.default_rng(0)
+private.fit(rng.normal(size=(18, 15, 15, 3)).astype("float32"), rng.integers(0, 3, 18), verbose=0)
+print("lives")
+"""
+
+
+def test_strides_beyond_the_kernel_do_not_corrupt_memory():
+    """Without care this process ends with signal 11: MALLOC_CHECK_ makes the fault show at once."""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "MALLOC_CHECK_": "3"}
+    command = [sys.executable, "-c", STRIDED]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0 and "lives" in done.stdout, done.stderr[-2000:]
+
+
 @pytest.mark.parametrize("body", BODIES)
 def test_layers_that_abort_inside_the_map_run_outside_it(body):
     """The process lives, the round is computed, and the reason names the layer."""

@@ -8,9 +8,10 @@ import tfdpbc as dp
 from tests import oracles
 from tests.training.helpers import N, private
 from tfdpbc.errors import IncompatibleModel
-from tfdpbc.gradients.auto import MATERIALIZED_SHARE, MEMORY_BUDGET, _kind, contributions_per_pass
+from tfdpbc.gradients.auto import MATERIALIZED_SHARE, MEMORY_BUDGET, _kind, build_engine, contributions_per_pass
 from tfdpbc.gradients.function import ModelFunction
 from tfdpbc.gradients.onepass import OnePassEngine
+from tfdpbc.gradients.losses import PerExampleLoss
 from tfdpbc.gradients.vectorized import VectorizedEngine
 
 
@@ -58,6 +59,40 @@ def test_a_contribution_that_mixes_its_examples_is_not_computed_in_parts():
     model = private(dp.Shuffling(N, 1, 6), net, statistics="unprotected", physical_batch_size=3)
     with pytest.raises(IncompatibleModel, match="must hold one contribution.*'mixer'.*got physical_batch_size=3"):
         model.fit(*oracles.blobs(N), verbose=0)
+
+
+def test_a_loss_that_may_mix_its_examples_is_not_computed_in_parts():
+    net = oracles.dense_net()
+    losses = {True: oracles.LOSS, False: lambda y, p: keras.losses.sparse_categorical_crossentropy(y, p) ** 2}
+    for known, loss in losses.items():
+        model = private(dp.Shuffling(N, 1, 6), net, physical_batch_size=2, loss=loss)
+        if known:
+            model.fit(*oracles.blobs(N, (4,)), verbose=0, epochs=1)
+        else:
+            with pytest.raises(IncompatibleModel, match="the loss is not known"):
+                model.fit(*oracles.blobs(N, (4,)), verbose=0, epochs=1)
+
+
+def strided(filters, **options):
+    layers = keras.layers
+    first = layers.Conv2D(filters, 1, strides=3, name="culprit", **options)
+    return keras.Sequential([keras.Input((15, 15, 16)), first, layers.GlobalAveragePooling2D(), layers.Dense(3)])
+
+
+def test_filters_whose_gradient_corrupts_memory_are_refused_by_name(monkeypatch):
+    """TensorFlow with oneDNN writes beyond its memory there; the process may die (see the subprocess test)."""
+    sampling = dp.Shuffling(64, 1, 8)
+
+    def build(model, sampling=sampling):
+        function, blocks = ModelFunction(model, PerExampleLoss("mse")), [0] * len(model.trainable_variables)
+        return build_engine("auto", function, dp.BatchGradient(), sampling, blocks, 1)[0].name
+
+    with pytest.raises(IncompatibleModel, match="'culprit'.*engine='onepass'"):
+        build(strided(3))
+    assert build(strided(16)) == build(strided(3, trainable=False)) == "vectorized"
+    assert build(strided(3), dp.Shuffling(64, 8, 1)) == "onepass"
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    assert build(strided(3)) == "vectorized"
 
 
 def test_layers_that_abort_inside_the_map_are_not_mapped_and_named():

@@ -90,6 +90,17 @@ def test_a_loss_that_mixed_rows_already_is_refused(reduced):
         PerExampleLoss(reduced)(ONE_HOT, tf.constant(LOGITS))
 
 
+@pytest.mark.parametrize("loss", ["mse", "mae", "hinge", "poisson", keras.losses.Huber(), keras.losses.LogCosh()])
+def test_targets_that_would_be_broadcast_over_the_rows_are_refused(loss):
+    """y [n] against outputs [n, n]: each example's y would meet all other examples."""
+    with pytest.raises(ValueError, match="y must have the shape of the model's output"):
+        PerExampleLoss(loss)(tf.zeros([2]), tf.zeros([2, 2]))
+    with pytest.raises(ValueError, match="y must have the shape of the model's output"):
+        PerExampleLoss(loss)(tf.zeros([3, 2]), tf.zeros([3, 3, 2]))
+    for y, outputs in (([3], [3, 1]), ([3, 1], [3]), ([3, 4], [3, 4]), ([3, 1], [3, 4])):
+        assert PerExampleLoss(loss)(tf.zeros(y), tf.zeros(outputs)).shape == [3]
+
+
 def test_no_loss_is_named():
     with pytest.raises(ValueError, match="loss must be"):
         PerExampleLoss(None)

@@ -85,9 +85,15 @@ averaged = {
     "count": int(both.averages.count.numpy()),
 }
 refused = []
-for options in ({"jit_compile": True},):
+for optimizer, options in (
+    ("sgd", {"jit_compile": True}),
+    (keras.optimizers.SGD(gradient_accumulation_steps=2), {}),
+    (keras.optimizers.SGD(use_ema=True), {}),
+):
     try:
-        build(two, dp.Shuffling(64, 8, 1), "onepass", 1.0, **options).fit(x, y, verbose=0)
+        model = build(two, dp.Shuffling(64, 8, 1), "onepass", 1.0)
+        model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), **options)
+        model.fit(x, y, verbose=0)
     except ValueError as error:
         refused.append(str(error))
 outside = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
@@ -145,7 +151,8 @@ def test_augmented_and_averaged_replicas_hold_the_same(answer):
 
 
 def test_what_replicas_cannot_do_is_refused(answer):
-    xla, outside, state = answer["refused"]
+    xla, accumulates, averages, outside, state = answer["refused"]
+    assert "without gradient_accumulation_steps" in accumulates and "without use_ema" in averages
     assert "jit_compile must be False with several replicas" in xla
     assert "made outside" in outside
     assert "cannot write the state" in state

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfdpbc import _validate
 from tfdpbc.algorithms import Algorithm, BatchGradient
@@ -14,6 +16,7 @@ from tfdpbc.gradients import onepass
 from tfdpbc.gradients.engine import Engine
 from tfdpbc.gradients.function import ModelFunction
 from tfdpbc.gradients.onepass import OnePassEngine, cost, support
+from tfdpbc.gradients.onepass.mapped_loss import MappedLoss
 from tfdpbc.gradients.vectorized import VectorizedEngine
 
 ENGINES = ("auto", "onepass", "vectorized")
@@ -29,6 +32,8 @@ MOST_EXAMPLES = 256
 """Examples computed at once unless the user says otherwise: on a CPU more are no faster."""
 EFFICIENT_EXAMPLES = 8
 """From this many examples on, contributions one by one are faster than mapped (convolutions loop inside a map)."""
+VECTOR = 16
+"""Channels that oneDNN computes at once: with whole vectors of them no fault was seen."""
 POISSON_PASSES = 8
 """Passes for a planned Poisson round: it fills a random part of its arrays, so small passes keep the last one cheap."""
 
@@ -74,7 +79,9 @@ def build_engine(
     if physical_batch_size is not None and physical_batch_size < rows:
         kind, why = VectorizedEngine, "the parts of a contribution add up"
         options = {"examples_per_pass": physical_batch_size}
-        _check_divisible(function.model, algorithm, rows, physical_batch_size)
+        _check_divisible(function, algorithm, rows, physical_batch_size)
+    if kind is VectorizedEngine:
+        _check_filters(function.model)
     divisor = sampling.examples_divisor * augmentations
     engine = kind(function, algorithm, divisor, block_of_variable, num_blocks, 1, **options)
     budget = memory_budget or MEMORY_BUDGET
@@ -148,10 +155,36 @@ def _bytes_of_one(engine: OnePassEngine, inputs: Any, examples: int) -> int | No
     return None if inputs is None else cost.trace(engine, inputs, examples).bytes
 
 
-def _check_divisible(model: keras.Model, algorithm: Algorithm, examples: int, limit: int) -> None:
+def _check_filters(model: keras.Model) -> None:
+    """Refuses what makes TensorFlow's gradient of a filter write beyond its memory, which may end the process.
+
+    Seen with oneDNN where the stride is larger than the kernel and channels do not fill whole vectors. The `onepass` engine
+    asks for such gradients in a way that is safe (`conv2d.filter_gradient`).
+    """
+    if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" or tf.config.list_physical_devices("GPU"):
+        return
+    for layer in model._flatten_layers(include_self=False, recursive=True):
+        if not isinstance(layer, (keras.layers.Conv1D, keras.layers.Conv2D)) or not (layer.built and layer.trainable):
+            continue
+        skips = any(stride > kernel for stride, kernel in zip(layer.strides, layer.kernel_size, strict=True))
+        if skips and any(n % VECTOR for n in layer.kernel.shape[-2:]):
+            raise IncompatibleModel(
+                f"layer {layer.name!r} ({type(layer).__name__}) has strides {layer.strides} larger than its kernel "
+                f"{layer.kernel_size}, and channels or filters that are no multiple of {VECTOR}: TensorFlow's gradient of "
+                "such a filter may corrupt the memory of the process. Ways out: engine='onepass' with more than one "
+                f"contribution a round, a multiple of {VECTOR} channels and filters, pooling before the layer in place of "
+                "its strides, or the environment variable TF_ENABLE_ONEDNN_OPTS=0"
+            )
+
+
+def _check_divisible(function: ModelFunction, algorithm: Algorithm, examples: int, limit: int) -> None:
     """A contribution of several examples may be computed in parts only if it is a sum over its examples."""
     if type(algorithm) is BatchGradient:
-        reasons = onepass.unsupported(model, algorithm)
+        reasons = onepass.unsupported(function.model, algorithm)
+        if not MappedLoss.knows(function.loss):
+            reasons.append(
+                "the loss is not known to treat examples on their own (see tfdpbc.gradients.onepass.rowwise)"
+            )
     else:
         reasons = [f"{type(algorithm).__name__} is not known to be a sum over its examples, as BatchGradient is"]
     if reasons:

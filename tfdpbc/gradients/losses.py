@@ -74,6 +74,38 @@ def _flat(value: Any, output_names: Sequence[str] | None) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
+_ELEMENTWISE = frozenset(  # noqa: SIM905 (words are read more easily)
+    """
+    binary_crossentropy binary_focal_crossentropy categorical_crossentropy categorical_focal_crossentropy categorical_hinge
+    cosine_similarity hinge huber kl_divergence log_cosh mean_absolute_error mean_absolute_percentage_error
+    mean_squared_error mean_squared_logarithmic_error poisson squared_hinge
+""".split()
+)
+"""Losses of Keras that compare y with the output number by number."""
+
+
+def _check_aligned(loss: Any, target: Any, prediction: Any) -> None:
+    """Refuses a y that would be broadcast against another axis of the output: its examples would meet all others.
+
+    Keras itself puts an axis of size 1 at the end where one of both lacks it.
+    """
+    known = keras.losses.get(loss)
+    function = getattr(known, "fn", known)
+    name = getattr(function, "__name__", "")
+    if name not in _ELEMENTWISE or not str(getattr(function, "__module__", "")).startswith("keras."):
+        return
+    shapes = [list(t.shape) for t in (target, prediction)]
+    shorter, longer = sorted(shapes, key=len)
+    if len(longer) == len(shorter) + 1 and longer[-1] == 1:
+        shorter = [*shorter, 1]
+    pairs = zip(shorter, longer, strict=False)
+    if len(shorter) != len(longer) or any(m != n and None not in (m, n) and 1 not in (m, n) for m, n in pairs):
+        raise ValueError(
+            f"y must have the shape of the model's output for the loss {name!r}; got y of shape {shapes[0][1:]} and "
+            f"outputs of shape {shapes[1][1:]} for each example"
+        )
+
+
 def _row_values(loss: Any, target: Any, prediction: Any, weight: Any) -> tf.Tensor:
     """Loss of each row ``[n]`` of one output."""
     rows = prediction.shape[0]
@@ -81,6 +113,7 @@ def _row_values(loss: Any, target: Any, prediction: Any, weight: Any) -> tf.Tens
     target = tf.convert_to_tensor(target)
     # Keras losses take targets in the predictions' precision; sparse ones cast back to integers themselves.
     target = tf.cast(target, tf.float32) if target.dtype != tf.string else target
+    _check_aligned(loss, target, prediction32)
     values = tf.convert_to_tensor(_loss_function(loss)(target, prediction32))
     if values.shape.rank == 0 or (rows is not None and values.shape[0] != rows):
         raise IncompatibleModel(

@@ -41,6 +41,11 @@ class ConvOp : public OpKernel {
     OP_REQUIRES(context, x.dims() == 4 && d.dims() == 4 && x.dim_size(0) == d.dim_size(0) && examples_ >= 1 &&
                              x.dim_size(0) % examples_ == 0,
                 tensorflow::errors::InvalidArgument("x and d must have rank 4 and the rows of whole contributions"));
+    OP_REQUIRES(context, kernel_.size() == 2 && strides_.size() == 2 && offset_.size() == 2 && kernel_[0] >= 1 &&
+                             kernel_[1] >= 1 && strides_[0] >= 1 && strides_[1] >= 1 && offset_[0] >= 0 &&
+                             offset_[1] >= 0 && d.dim_size(1) >= 1 && d.dim_size(2) >= 1 && d.dim_size(3) >= 1,
+                tensorflow::errors::InvalidArgument("kernel and strides must be two numbers >= 1 each, offset two >= 0, "
+                                                    "and d must have positions and features"));
     tfdpbc::Sizes s;
     s.examples = examples_;
     s.contributions = x.dim_size(0) / examples_;

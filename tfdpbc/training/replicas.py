@@ -10,11 +10,14 @@ from tfdpbc import _validate
 from tfdpbc.errors import IncompatibleModel
 
 
-def check(strategy: Any, model: Any, jit_compile: bool = False, state_variables: Any = ()) -> None:
+def check(
+    strategy: Any, model: Any, jit_compile: bool = False, state_variables: Any = (), optimizer: Any = None
+) -> None:
     """Refuses what would not be one noisy update, the same on every replica.
 
     Raises:
-      ValueError: a strategy of several processes or none of whose replicas are known to hold the same weights, or XLA.
+      ValueError: a strategy of several processes or none of whose replicas are known to hold the same weights, XLA, or an
+      optimizer that Keras itself cannot run there.
       IncompatibleModel: weights made outside the strategy's scope, or data-written state.
     """
     if strategy.num_replicas_in_sync == 1:
@@ -24,6 +27,10 @@ def check(strategy: Any, model: Any, jit_compile: bool = False, state_variables:
         _validate.fail("strategy", "a tf.distribute.MirroredStrategy (one process)", type(strategy).__name__)
     if jit_compile:
         _validate.fail("jit_compile", "False with several replicas: their sums are added up outside XLA", jit_compile)
+    for name in ("gradient_accumulation_steps", "use_ema"):
+        if getattr(optimizer, name, None):
+            expected = f"without {name} on several replicas (Keras supports it on one only)"
+            _validate.fail("optimizer", expected, type(optimizer).__name__)
     for v in model.variables:
         if not strategy.extended.variable_created_in_scope(v.value):
             raise IncompatibleModel(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfdpbc as dp
 from tests.gradients.onepass.agreement import check
 from tfdpbc.algorithms import BatchGradient
 from tfdpbc.gradients.onepass import rowwise, unsupported
@@ -121,6 +122,42 @@ def test_losses_that_couple_rows_are_not_listed():
     assert not is_rowwise_loss(keras.losses.Dice())
     assert not is_rowwise_loss(keras.losses.CosineSimilarity(axis=0))
     assert not is_rowwise_loss(lambda y, p: p)
+
+
+def _attention(kind, shape, **options):
+    """A model of one attention layer whose mask is an input of the given shape."""
+    inputs, mask = keras.Input((2, 4)), keras.Input(shape, dtype="bool")
+    layer = kind(2, 3, **options) if kind is keras.layers.MultiHeadAttention else kind(3, 2, 1, **options)
+    outputs = layer(inputs, inputs, attention_mask=mask if shape else None)
+    return keras.Model([inputs, mask], keras.layers.Dense(3)(keras.layers.Flatten()(outputs)))
+
+
+@pytest.mark.parametrize("kind", [keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention])
+def test_attention_masks_keep_their_rows(kind):
+    """Keras reads a mask of rank 2 as [queries, keys]: that of one row would serve a query of all rows."""
+    assert not unsupported(_attention(kind, (2, 2)), dp.BatchGradient())
+    assert "attention_mask of rank 2" in " ".join(unsupported(_attention(kind, (2,)), dp.BatchGradient()))
+
+
+def test_attention_over_the_rows_is_refused():
+    def model(axes):
+        inputs = keras.Input((3, 5, 4))
+        outputs = keras.layers.MultiHeadAttention(2, 3, attention_axes=axes, name="culprit")(inputs, inputs)
+        return keras.Model(inputs, keras.layers.Dense(3)(keras.layers.Flatten()(outputs)))
+
+    assert not unsupported(model((1, 2)), dp.BatchGradient())
+    for axes in ((0,), (0, 1), (-4,)):
+        assert "'culprit'" in " ".join(unsupported(model(axes), dp.BatchGradient()))
+
+
+def test_layers_without_trainable_weights_are_asked_too():
+    """What a rule refuses may mix rows, frozen or not."""
+    mixing = keras.layers.LayerNormalization(axis=0, center=False, scale=False, name="culprit")
+    frozen = keras.layers.LSTM(3, recurrent_activation=lambda x: x - keras.ops.mean(x, 0), name="culprit")
+    frozen.trainable = False
+    for shape, layer in (((5,), mixing), ((4, 5), frozen)):
+        model = keras.Sequential([keras.Input(shape), layer, keras.layers.Dense(2)])
+        assert "'culprit'" in " ".join(unsupported(model, dp.BatchGradient()))
 
 
 OPERATIONS = {

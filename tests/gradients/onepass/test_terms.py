@@ -131,6 +131,31 @@ def test_the_forms_above_are_those_they_are_named_after():
     assert gram_is_cheaper(3, 20, 30) and not gram_is_cheaper(50, 4, 3)
 
 
+@pytest.mark.parametrize("exponent", [-37, -30, -22, -19, -10, 10, 19, 22, 30, 37])
+@pytest.mark.parametrize("form", ["one position", "Gram matrix", "gradient", "groups, Gram matrix", "pixels"])
+def test_no_factor_is_too_small_or_large_for_the_norm(form, exponent):
+    """Products that vanish in one factor's Gram matrix may be made up for by the other factor: a norm of 0 would let its
+    contribution through unclipped. Only some rows are so, and only part of what they hold."""
+    few = np.where(np.arange(K) < 2, 10.0**exponent, 1.0).astype(np.float32)
+    if form == "pixels":
+        layer = SimpleNamespace(kernel_size=(3, 3), strides=(1, 1), padding="same")
+        x, d = normal(K, 4, 4, 2), normal(K, 4, 4, 3, seed=1)
+        x[:, :2] *= few[:, None, None, None]
+        d[:, :2] /= few[:, None, None, None]
+        term = PixelGram(Geometry(layer, x, d), tf.constant(x), tf.constant(d))
+    else:
+        like = FORMS[form][0](np.ones(K, np.float32))
+        a, d = like.a.numpy(), like.d.numpy()
+        half = (slice(None), ..., slice(0, max(1, a.shape[-2] // 2)), slice(None))
+        a[half] *= few.reshape(-1, *[1] * (a.ndim - 1))
+        d[half] /= few.reshape(-1, *[1] * (a.ndim - 1))
+        term = Outer(tf.constant(a), tf.constant(d), lambda g: g)
+    true = np.sum(np.float64(term.materialized()).reshape(K, -1) ** 2, 1)
+    squares = term.squares.numpy()
+    assert np.all(~np.isfinite(squares) | (squares >= true * (1 - 1e-2)))
+    np.testing.assert_allclose(squares[2:], true[2:], rtol=1e-5)
+
+
 def test_squares_that_cancel_or_overflow_are_computed_again_and_nan_stays():
     def squares(value, absolute):
         return trusted(tf.constant([value, 2.0]), tf.constant([absolute, 2.0]), lambda: tf.constant([7.0, 2.0])).numpy()

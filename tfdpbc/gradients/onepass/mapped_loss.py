@@ -23,12 +23,15 @@ class MappedLoss:
     @classmethod
     def where_needed(cls, loss: PerExampleLoss, contributions: int) -> PerExampleLoss | MappedLoss:
         """`loss` itself if it is known to treat rows on their own."""
+        return loss if cls.knows(loss) else cls(loss, contributions)
+
+    @staticmethod
+    def knows(loss: PerExampleLoss) -> bool:
+        """Whether all losses of `loss` are known to treat rows on their own."""
         entries = loss.loss
         entries = list(entries.values()) if isinstance(entries, Mapping) else entries
         entries = entries if isinstance(entries, (list, tuple)) else [entries]
-        if all(entry is None or rowwise.is_rowwise_loss(entry) for entry in entries):
-            return loss
-        return cls(loss, contributions)
+        return all(entry is None or rowwise.is_rowwise_loss(entry) for entry in entries)
 
     def __call__(self, y: Any, outputs: Any, sample_weight: Any = None) -> tf.Tensor:
         masks = tf.nest.map_structure(lambda t: getattr(t, "_keras_mask", None), outputs)

@@ -108,6 +108,9 @@ def reasons(model: Any) -> list[str]:
             found.append(f"{operation.name!r} gives a tensor of rank 1, whose last axis is the rows")
             continue
         if isinstance(operation, keras.layers.Layer) or rowwise.is_rowwise_layer(operation):
+            if _mask_of_rank_2(operation, node.arguments):
+                # Keras puts axes before those of such a mask: its rows would meet the queries.
+                found.append(f"{operation.name!r} has an attention_mask of rank 2: give it as [rows, queries, keys]")
             continue
         tensors = node.arguments.keras_tensors
         args = [*node.arguments.args, *node.arguments.kwargs.values()]
@@ -115,6 +118,15 @@ def reasons(model: Any) -> list[str]:
         if check is None or not tensors or not check(operation, args, tensors):
             found.append(f"operation {operation.name!r} ({type(operation).__name__}) may mix rows")
     return found
+
+
+def _mask_of_rank_2(layer: Any, arguments: Any) -> bool:
+    """Whether an attention layer is called with a mask ``[rows, keys]``, which Keras reads as ``[queries, keys]``."""
+    if not isinstance(layer, (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)):
+        return False
+    bound = inspect.signature(type(layer).call).bind_partial(layer, *arguments.args, **arguments.kwargs).arguments
+    mask = bound.get("attention_mask")
+    return isinstance(mask, keras.KerasTensor) and _rank(mask) < 3
 
 
 def _rank(t: Any) -> int:

@@ -92,7 +92,15 @@ def _inner_axis(axis: Any) -> bool:
 
 
 _LAYERS.update(dict.fromkeys(_named(keras.layers, _ALONG_AXIS), _not_the_first_axis))
-_LAYERS.update(dict.fromkeys(_COMPOSITES, lambda layer: True))
+
+
+def _attends_within_rows(layer: Any) -> bool:
+    """Negative axes count from the end of a rank that is not known here."""
+    axes = getattr(layer, "_attention_axes", None) or ()
+    return all(axis > 0 for axis in (axes if isinstance(axes, (list, tuple)) else [axes]))
+
+
+_LAYERS.update(dict.fromkeys(_COMPOSITES, _attends_within_rows))
 
 
 def rowwise(thing: Any) -> Any:

@@ -78,9 +78,11 @@ def _stray_uses(model: keras.Model) -> list[str]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
             with recording(Recorder(recorded_layers(model), _Blind(), by_id, 2, 1)):
-                outputs, _ = model.stateless_call(weights, others, x, training=True)
+                outputs, _, penalties = model.stateless_call(weights, others, x, training=True, return_losses=True)
             objective = tf.add_n([tf.reduce_sum(tf.cast(t, tf.float32)) for t in tf.nest.flatten(outputs)])
         found.extend(stray(variables, tape.gradient(objective, weights)))
+        if penalties:
+            found.append("the model adds penalties (add_loss) to its loss")
 
     # A function's graph, not a plain one: a model's graph may hold constants, which only the former can take in.
     tf.function(trace, autograph=False).get_concrete_function()
@@ -115,7 +117,7 @@ def _reasons(layer: Any, recorded: bool) -> list[str]:
     if operations.is_graph(layer) and not rowwise.is_rowwise_layer(layer):
         found = [f"in model {layer.name!r}, {reason}" for reason in operations.reasons(layer)]
     elif rule is not None:
-        found = [f"{name} {reason}" for reason in rule.reasons(layer)] if recorded else []
+        found = [f"{name} {reason}" for reason in rule.reasons(layer)]  # of frozen layers too: they may mix rows
     elif type(layer) is keras.layers.BatchNormalization and not layer.trainable:
         found = []  # normalises with its moving statistics
     elif any(v.trainable for v in layer._trainable_variables):

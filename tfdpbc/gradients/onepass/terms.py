@@ -43,15 +43,31 @@ CANCELLED = 4e-3
 """A sum of terms below this share of their absolute sum has lost too many digits to bound a norm."""
 
 
-def trusted(squares: Any, absolute: Any, otherwise: Callable[[], Any]) -> tf.Tensor:
+VANISHING, NEGLIGIBLE = 1.2e-38, 1e-26
+"""Products below the first become 0 in float32; squares below the second are far below any clip norm's."""
+
+
+def trusted(squares: Any, absolute: Any, otherwise: Callable[[], Any], vanished: Any = 0.0) -> tf.Tensor:
     """Squares that were summed from terms of both signs, or `otherwise()` where the terms cancel.
 
     A norm that cancellation made too small would let its contribution through unclipped. `otherwise` takes the norm of
     the gradient itself, whose rounding is relative to the gradient's own terms and not to their squares. Sums below 0 and
-    those whose terms overflowed on the way count as cancelled; NaN stays NaN, and NaN has no weight.
+    those whose terms overflowed on the way count as cancelled, and so do those that may miss `vanished`, for what became 0
+    on the way. NaN stays NaN, and NaN has no weight.
     """
-    cancelled = squares < CANCELLED * absolute
+    cancelled = (squares < CANCELLED * absolute) | (vanished > tf.maximum(CANCELLED * squares, NEGLIGIBLE))
     return tf.cond(tf.reduce_any(cancelled), otherwise, lambda: squares)
+
+
+def of_grams(a: Any, d: Any, p: int, q: int, otherwise: Callable[[], Any]) -> tf.Tensor:
+    """Squared norms of sums of outer products over T positions, from the Gram matrices ``[..., T, T]`` of both factors.
+
+    Each entry of a Gram matrix may miss p or q products that vanished, and the other factor may be large:
+    :math:`\\sum_{tt'} |G_{tt'}| \\le T \\operatorname{tr} G` bounds what that comes to.
+    """
+    product = a * d
+    vanished = VANISHING * a.shape[-1] * (p * tf.linalg.trace(d) + q * tf.linalg.trace(a))
+    return trusted(tf.reduce_sum(product, [-2, -1]), tf.reduce_sum(tf.abs(product), [-2, -1]), otherwise, vanished)
 
 
 def rows(t: Any, keep: Any) -> Any:
@@ -122,12 +138,8 @@ class Outer:
             squares = _product_of_squares(self.a, self.d)
         elif gram_is_cheaper(positions, p, q):
             self.form = "Gram matrices"
-            gram = tf.matmul(self.a, self.a, transpose_b=True) * tf.matmul(self.d, self.d, transpose_b=True)
-            squares = trusted(
-                tf.reduce_sum(gram, [-2, -1]),
-                tf.reduce_sum(tf.abs(gram), [-2, -1]),
-                lambda: tf.reduce_sum(tf.square(self._product()), [-2, -1]),
-            )
+            grams = (tf.matmul(t, t, transpose_b=True) for t in (self.a, self.d))
+            squares = of_grams(*grams, p, q, lambda: tf.reduce_sum(tf.square(self._product()), [-2, -1]))
         else:
             self.form, self.gradient = "gradients", self._product()
             squares = squared_norms(self.gradient)
