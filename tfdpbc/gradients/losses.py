@@ -74,12 +74,16 @@ def _flat(value: Any, output_names: Sequence[str] | None) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-_ELEMENTWISE = frozenset(  # noqa: SIM905 (words are read more easily)
-    """
-    binary_crossentropy binary_focal_crossentropy categorical_crossentropy categorical_focal_crossentropy categorical_hinge
-    cosine_similarity hinge huber kl_divergence log_cosh mean_absolute_error mean_absolute_percentage_error
-    mean_squared_error mean_squared_logarithmic_error poisson squared_hinge
-""".split()
+_ELEMENTWISE = (
+    *("binary_crossentropy", "binary_focal_crossentropy", "categorical_crossentropy", "categorical_focal_crossentropy"),
+    *("categorical_hinge", "cosine_similarity", "hinge", "huber", "kl_divergence", "log_cosh", "mean_absolute_error"),
+    *(
+        "mean_absolute_percentage_error",
+        "mean_squared_error",
+        "mean_squared_logarithmic_error",
+        "poisson",
+        "squared_hinge",
+    ),
 )
 """Losses of Keras that compare y with the output number by number."""
 
