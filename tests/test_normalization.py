@@ -244,5 +244,7 @@ class TestPublicStatistics:
         model = private(BATCH, net(), noise=1.0, statistics="batch")
         with pytest.raises(ValueError, match="statistics must be 'public'"):
             model.recompute_statistics(self.PUBLIC)
-        with pytest.raises(ValueError, match="statistics must be 'public' where public_data is given"):
+        with pytest.raises(
+            ValueError, match="public_data must be None: neither the clipping nor the statistics use it"
+        ):
             model.fit(X, Y, public_data=self.PUBLIC, verbose=0)

@@ -43,7 +43,7 @@ def sentence(guarantee: dict[str, Any]) -> str:
     if guarantee["epsilon"] is None:
         return f"No guarantee: {guarantee['covers']['not_covered'][0]}."
     mu = "" if guarantee["mu"] is None else f" It is {guarantee['mu']:.6g}-Gaussian DP."
-    extra = guarantee["plan"].get("statistics")
+    extra = guarantee.get("plan", {}).get("statistics")
     extra = (
         f" (and σ_s = {extra['noise_ratio'] * guarantee['noise_multiplier']:.6g} of its statistics)" if extra else ""
     )

@@ -268,7 +268,7 @@ def test_public_data_is_asked_for_and_refused_by_name():
     model = private(dp.Shuffling(N, 6, 1), three_layers(), clipping=ADAPTING["scaled-public"])
     with pytest.raises(ValueError, match="public_data must be given"):
         model.fit(X, Y, verbose=0)
-    with pytest.raises(TypeError, match=r"public_data must be \(x, y\)"):
+    with pytest.raises(ValueError, match=r"public_data must be \(x, y\)"):
         model.fit(X, Y, verbose=0, public_data=X)
     other = private(dp.Shuffling(N, 6, 1), three_layers())
     with pytest.raises(ValueError, match="public_data must be None"):

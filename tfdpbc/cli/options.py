@@ -209,6 +209,10 @@ def _check_clipping(options: Mapping[str, Any]) -> None:
     for name, needed in (("num_groups", kind == "grouped"), ("count_noise", kind == "quantile")):
         if needed and options.get(name) is None:
             raise click.UsageError(f"--clipping {kind} needs --{name.replace('_', '-')}")
+    if kind == "layerwise" and options.get("num_blocks") is None and options.get("model") is None:
+        raise click.UsageError(
+            "--clipping layerwise needs --num-blocks (or --model, where there is one): each block costs"
+        )
     private = options.get("norm_estimates") == "private"
     if private != (options.get("estimates_noise") is not None):
         raise click.UsageError("--norm-estimates private and --estimates-noise need each other")

@@ -172,15 +172,15 @@ class Outer:
         return Outer(tf.concat([t.a for t in terms], -2), tf.concat([t.d for t in terms], -2), self.assemble)
 
 
-LARGEST_SQUARE, SMALLEST_SQUARE = 1e12, 1e-25
+LARGEST_SQUARE, SMALLEST_SQUARE = 1e8, 1e-25
 """Sums of squares below the first are multiplied as they are; below the second, squares that vanished may be missing."""
 
 
 def _product_of_squares(a: Any, d: Any) -> tf.Tensor:
     """``|a|^2 |d|^2``, norms over the last two axes; never too small, of tiny and huge numbers either."""
     squares = [tf.reduce_sum(tf.square(t), axis=[-2, -1]) for t in (a, d)]
-    # What may be missing is made up for: that adds at most 3e-7 to a norm, and only to those that are as small.
-    plain = [tf.maximum(s, SMALLEST_SQUARE) for s in squares]
+    # What may be missing is made up for, and a sum that vanished altogether misses less than any clip norm: it stays 0.
+    plain = [tf.where(s > 0, tf.maximum(s, SMALLEST_SQUARE), s) for s in squares]
     ordinary = tf.reduce_all([tf.reduce_max(s) <= LARGEST_SQUARE for s in squares])  # NaN is not
     return tf.cond(ordinary, lambda: plain[0] * plain[1], lambda: tf.square(_scaled_norm(a) * _scaled_norm(d)))
 
