@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdpbc import native
 from tfdpbc.algorithms import Algorithm, AlgorithmSequence
 from tfdpbc.gradients.accumulate import accumulate
 from tfdpbc.gradients.function import Evaluation, Examples, ModelFunction, with_step
@@ -32,10 +33,7 @@ class MaterializedContributions:
     def block_norms(self) -> tf.Tensor:
         squares: list[Any] = [[] for _ in range(self.num_blocks)]
         for gradient, block in zip(self.gradients, self.block_of_variable, strict=True):
-            flat = tf.reshape(gradient, [gradient.shape[0], -1])
-            # Of one contribution without a copy of its squares.
-            one = flat.shape[0] == 1
-            squares[block].append(2.0 * tf.nn.l2_loss(flat)[None] if one else tf.reduce_sum(tf.square(flat), axis=1))
+            squares[block].append(native.row_squares(gradient))
         return tf.sqrt(tf.stack([tf.add_n(s) for s in squares], axis=1))
 
     def weighted_sum(self, weights: tf.Tensor) -> list[tf.Tensor]:

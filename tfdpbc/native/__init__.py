@@ -1,4 +1,5 @@
-"""Operations in C++ for CPUs, where they were built (see `build`): gradients of convolutions, Gaussian noise.
+"""Operations in C++ for CPUs, where they were built (see `build`): gradients of convolutions, Gaussian noise,
+sums of squares.
 
 Without them everything works, by TensorFlow's own operations: the same numbers, slower.
 """
@@ -35,6 +36,13 @@ def operations() -> Any:
     if getattr(_local, "off", False) or os.environ.get("TFDPBC_NATIVE") == "0":
         return None
     return _loaded()
+
+
+def row_squares(t: Any) -> tf.Tensor:
+    """Sums of squares over all axes but the first, of a float32 tensor ``[n, ...]``: ``[n]``."""
+    if (built := operations()) is not None:
+        return built.tfdpbc_row_squares(t)
+    return tf.reduce_sum(tf.square(tf.reshape(t, [t.shape[0], -1])), axis=1)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,11 @@ import tempfile
 import click
 
 VARIANTS = {"Avx512": ("-mavx512f", "-mfma"), "Avx2": ("-mavx2", "-mfma")}
-KERNELS = {"conv": ("ConvGradients",), "noise": ("AddGaussian", "-fno-math-errno", "-fno-trapping-math")}
+KERNELS = {
+    "conv": ("ConvGradients",),
+    "noise": ("AddGaussian", "-fno-math-errno", "-fno-trapping-math"),
+    "squares": ("SumOfSquares",),
+}
 """Source → its function, and what the compiler may take for granted to make vector instructions of loops."""
 
 

@@ -18,6 +18,8 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from tfdpbc import native
+
 MEMORY_COST = 100.0
 """Cost of writing, squaring and summing one number of a materialised gradient, in floating-point operations of a matrix
 product. Only choices between two exact ways depend on it."""
@@ -36,7 +38,7 @@ class Term(Protocol):
 
 def squared_norms(t: Any) -> tf.Tensor:
     """Squared norms of the rows of a float32 tensor ``[k, ...]``."""
-    return tf.reduce_sum(tf.square(tf.reshape(t, [t.shape[0], -1])), axis=1)
+    return native.row_squares(t)
 
 
 CANCELLED = 4e-3
@@ -178,7 +180,8 @@ LARGEST_SQUARE, SMALLEST_SQUARE = 1e8, 1e-25
 
 def _product_of_squares(a: Any, d: Any) -> tf.Tensor:
     """``|a|^2 |d|^2``, norms over the last two axes; never too small, of tiny and huge numbers either."""
-    squares = [tf.reduce_sum(tf.square(t), axis=[-2, -1]) for t in (a, d)]
+    outer = a.shape[:-2]
+    squares = [tf.reshape(squared_norms(tf.reshape(t, [-1, *t.shape[-2:]])), outer) for t in (a, d)]
     # What may be missing is made up for, and a sum that vanished altogether misses less than any clip norm: it stays 0.
     plain = [tf.where(s > 0, tf.maximum(s, SMALLEST_SQUARE), s) for s in squares]
     ordinary = tf.reduce_all([tf.reduce_max(s) <= LARGEST_SQUARE for s in squares])  # NaN is not

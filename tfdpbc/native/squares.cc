@@ -1,0 +1,75 @@
+// The TensorFlow operation around `squares_kernel.cc`.
+
+#include "squares_kernel.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/util/work_sharder.h"
+
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+// The processor that runs this may be another than the one that compiled it.
+tfdpbc::SumOfSquares* Fastest() {
+#ifdef TFDPBC_X86
+  if (__builtin_cpu_supports("avx512f")) return tfdpbc::SumOfSquaresAvx512;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return tfdpbc::SumOfSquaresAvx2;
+#endif
+  return tfdpbc::SumOfSquaresGeneric;
+}
+
+class RowSquaresOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& numbers = context->input(0);
+    OP_REQUIRES(context, numbers.dims() >= 1, tensorflow::errors::InvalidArgument("numbers must have rows"));
+    const int64_t rows = numbers.dim_size(0);
+    Tensor* squares = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({rows}), &squares));
+    if (rows == 0) return;
+    const int64_t width = numbers.NumElements() / rows;
+    const float* from = numbers.flat<float>().data();
+    float* to = squares->flat<float>().data();
+    tfdpbc::SumOfSquares* sum = Fastest();
+    // Long rows are cut, so that a single one keeps all threads busy too.
+    constexpr int64_t kPiece = 1 << 15;
+    const int64_t pieces = std::max<int64_t>(1, (width + kPiece - 1) / kPiece);
+    std::vector<double> parts(rows * pieces, 0.0);
+    auto work = [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t row = i / pieces, start = i % pieces * kPiece;
+        parts[i] = sum(from + row * width + start, std::min(kPiece, width - start));
+      }
+    };
+    const auto& threads = *context->device()->tensorflow_cpu_worker_threads();
+    tensorflow::Shard(threads.num_threads, threads.workers, rows * pieces, std::min(kPiece, width) / 8 + 20, work);
+    for (int64_t row = 0; row < rows; ++row) {
+      double total = 0;
+      for (int64_t k = 0; k < pieces; ++k) total += parts[row * pieces + k];
+      to[row] = static_cast<float>(total);
+    }
+  }
+};
+
+}  // namespace
+
+REGISTER_OP("TfdpbcRowSquares")
+    .Input("numbers: float")
+    .Output("squares: float")
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      tensorflow::shape_inference::ShapeHandle numbers;
+      TF_RETURN_IF_ERROR(context->WithRankAtLeast(context->input(0), 1, &numbers));
+      context->set_output(0, context->Vector(context->Dim(numbers, 0)));
+      return absl::OkStatus();
+    });
+REGISTER_KERNEL_BUILDER(Name("TfdpbcRowSquares").Device(tensorflow::DEVICE_CPU), RowSquaresOp);
