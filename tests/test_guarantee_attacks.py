@@ -398,6 +398,30 @@ class TestState:
             private(sampling, net(layer), noise=1.0).fit(X, Y, epochs=1, verbose=0)
         np.testing.assert_array_equal(layer.seen.numpy(), 0)
 
+    @pytest.mark.parametrize("hidden", ["loop", "condition", "function"])
+    def test_a_write_inside_a_loop_or_a_condition_is_seen(self, hidden):
+        class Raw(keras.layers.Layer):
+            def __init__(self):
+                super().__init__()
+                self.seen = tf.Variable(tf.zeros([6]), trainable=False)
+
+            def call(self, x):
+                def write(i):
+                    self.seen.assign_add(tf.reduce_sum(x, axis=0))
+                    return i + 1
+
+                if hidden == "loop":
+                    tf.while_loop(lambda i: i < 1, lambda i: [write(i)], [tf.constant(0)])
+                elif hidden == "condition":
+                    tf.cond(tf.reduce_sum(x) > -1e9, lambda: write(0), lambda: 1)
+                else:
+                    tf.function(lambda: tf.cond(tf.reduce_sum(x) > -1e9, lambda: write(0), lambda: 1))()
+                return x
+
+        layer = Raw()
+        with pytest.raises(IncompatibleModel, match="AssignAdd"):
+            private(BATCH, net(layer), noise=1.0).fit(X, Y, epochs=1, verbose=0)
+
     def test_a_loss_that_keeps_state_is_refused(self):
         state = tf.Variable(1.0)
 

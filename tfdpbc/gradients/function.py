@@ -139,9 +139,30 @@ def no_side_effects(name: str, when: str = "", way_out: str = "") -> Iterator[No
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     before = 0 if graph is None else len(graph.get_operations())
     yield
-    for operation in [] if graph is None else graph.get_operations()[before:]:
-        if operation.type.startswith(WRITING):
+    nodes = [] if graph is None else [operation.node_def for operation in graph.get_operations()[before:]]
+    for node in [*nodes, *_within(graph, nodes)]:
+        if node.op.startswith(WRITING):
             raise IncompatibleModel(
                 f"{name} must not write data to variables of its own or run Python code{when}; got the operation "
-                f"{operation.type} ({operation.name}){way_out}"
+                f"{node.op} ({node.name}){way_out}"
             )
+
+
+def _within(graph: Any, nodes: list[Any]) -> list[Any]:
+    """The nodes of the functions that `nodes` call (loops, conditions, tf.functions), and of those that these call."""
+    found, known, waiting = [], {}, _called(nodes)
+    if waiting:
+        known = {function.signature.name: function for function in graph.as_graph_def().library.function}
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in seen and name in known:
+            seen.add(name)
+            found += known[name].node_def
+            waiting += _called(known[name].node_def)
+    return found
+
+
+def _called(nodes: Any) -> list[str]:
+    values = [value for node in nodes for value in node.attr.values()]
+    return [f.name for value in values for f in ([value.func] if value.HasField("func") else value.list.func)]
