@@ -24,6 +24,17 @@ def test_sums_over_all_axes_but_the_first(shape, rows, exponent):
 
 
 @built
+def test_a_product_of_sums_neither_vanishes_nor_overflows_on_the_way():
+    a, d = (np.random.default_rng(i).normal(size=(3, n)).astype(np.float32) for i, n in enumerate((300, 70)))
+    scale = np.float32([1e-25, 1.0, 1e25])[:, None]
+    want = (np.float64(a) ** 2).sum(1) * (np.float64(d) ** 2).sum(1)
+    got = native.operations().tfdpbc_row_squares([tf.constant(a * scale), tf.constant(d / scale)])
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="all inputs as many"):
+        native.operations().tfdpbc_row_squares([tf.zeros([2, 3]), tf.zeros([3, 2])])
+
+
+@built
 @pytest.mark.parametrize("width", [70_000, 32_768, 1])
 def test_long_rows_are_cut_and_what_is_not_finite_stays_in_its_row(width):
     t = np.random.default_rng(0).normal(size=(3, width)).astype(np.float32)

@@ -26,20 +26,31 @@ tfdpbc::SumOfSquares* Fastest() {
   return tfdpbc::SumOfSquaresGeneric;
 }
 
+// The product of the sums of squares of each row of its inputs.
 class RowSquaresOp : public OpKernel {
  public:
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* context) override {
-    const Tensor& numbers = context->input(0);
-    OP_REQUIRES(context, numbers.dims() >= 1, tensorflow::errors::InvalidArgument("numbers must have rows"));
-    const int64_t rows = numbers.dim_size(0);
+    const int64_t rows = context->input(0).dims() >= 1 ? context->input(0).dim_size(0) : 0;
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      const Tensor& numbers = context->input(i);
+      OP_REQUIRES(context, numbers.dims() >= 1 && numbers.dim_size(0) == rows,
+                  tensorflow::errors::InvalidArgument("numbers must have rows, all inputs as many"));
+    }
     Tensor* squares = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({rows}), &squares));
     if (rows == 0) return;
-    const int64_t width = numbers.NumElements() / rows;
+    std::vector<double> product(rows, 1.0);
+    for (int i = 0; i < context->num_inputs(); ++i) Multiply(context, context->input(i), &product);
+    // A product that is too small or too large for a single is 0 or infinite there.
+    for (int64_t row = 0; row < rows; ++row) squares->flat<float>()(row) = static_cast<float>(product[row]);
+  }
+
+ private:
+  static void Multiply(OpKernelContext* context, const Tensor& numbers, std::vector<double>* product) {
+    const int64_t rows = product->size(), width = numbers.NumElements() / rows;
     const float* from = numbers.flat<float>().data();
-    float* to = squares->flat<float>().data();
     tfdpbc::SumOfSquares* sum = Fastest();
     // Long rows are cut, so that a single one keeps all threads busy too.
     constexpr int64_t kPiece = 1 << 15;
@@ -56,7 +67,7 @@ class RowSquaresOp : public OpKernel {
     for (int64_t row = 0; row < rows; ++row) {
       double total = 0;
       for (int64_t k = 0; k < pieces; ++k) total += parts[row * pieces + k];
-      to[row] = static_cast<float>(total);
+      (*product)[row] *= total;
     }
   }
 };
@@ -64,7 +75,8 @@ class RowSquaresOp : public OpKernel {
 }  // namespace
 
 REGISTER_OP("TfdpbcRowSquares")
-    .Input("numbers: float")
+    .Input("numbers: N * float")
+    .Attr("N: int >= 1")
     .Output("squares: float")
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
       tensorflow::shape_inference::ShapeHandle numbers;

@@ -3,8 +3,6 @@
 
 #include "squares_kernel.h"
 
-#include <algorithm>
-
 namespace tfdpbc {
 
 // Compiled several times (build.py), each with other instructions and another name for what it exports.
@@ -13,18 +11,13 @@ namespace tfdpbc {
 #endif
 
 double TFDPBC_VARIANT(const float* numbers, int64_t size) {
-  constexpr int kLanes = 64;          // sums that do not wait for each other
-  constexpr int64_t kPart = 1 << 12;  // few enough terms for single precision
-  double total = 0;
-  for (int64_t start = 0; start < size; start += kPart) {
-    const float* part = numbers + start;
-    const int64_t count = std::min(kPart, size - start), whole = count / kLanes * kLanes;
-    float sums[kLanes] = {};
-    for (int64_t i = 0; i < whole; i += kLanes)
-      for (int k = 0; k < kLanes; ++k) sums[k] += part[i + k] * part[i + k];
-    for (int64_t i = whole; i < count; ++i) total += static_cast<double>(part[i] * part[i]);
-    for (int k = 0; k < kLanes; ++k) total += sums[k];
-  }
+  constexpr int kLanes = 32;  // sums that do not wait for each other
+  double sums[kLanes] = {}, total = 0;
+  const int64_t whole = size / kLanes * kLanes;
+  for (int64_t i = 0; i < whole; i += kLanes)
+    for (int k = 0; k < kLanes; ++k) sums[k] += static_cast<double>(numbers[i + k]) * numbers[i + k];
+  for (int64_t i = whole; i < size; ++i) total += static_cast<double>(numbers[i]) * numbers[i];
+  for (int k = 0; k < kLanes; ++k) total += sums[k];
   return total;
 }
 

@@ -7,7 +7,7 @@
 
 namespace tfdpbc {
 
-// The sum of the squares of `size` numbers.
+// The sum of the squares of `size` numbers, in double precision: no square of a single one vanishes or overflows there.
 using SumOfSquares = double(const float* numbers, int64_t size);
 SumOfSquares SumOfSquaresGeneric;
 #ifdef TFDPBC_X86
