@@ -148,7 +148,9 @@ def _bn_ablation() -> Experiment:
             replace(_CONVNET, name="fgc-bn", clipping="full", note="not in the paper"),
             replace(_CONVNET, name="fgc-no-bn", clipping="full", normalization="none", note="not in the paper"),
             replace(_CONVNET, name="no-dp-bn", clip=None, noise_multiplier=0.0, note="Figure 13"),
-            replace(_CONVNET, name="no-dp-no-bn", clip=None, noise_multiplier=0.0, normalization="none", note="Fig. 13"),
+            replace(
+                _CONVNET, name="no-dp-no-bn", clip=None, noise_multiplier=0.0, normalization="none", note="Fig. 13"
+            ),
         ),
         notes=(_VOID,),
     )
@@ -193,7 +195,9 @@ def _resnet() -> Experiment:
         settings=(
             replace(_RESNET, name="alc", claimed=(66.66,)),
             replace(full, name="fgc", claimed=(46.35,)),
-            replace(full, name="fgc-sigma/sqrt62", noise_multiplier=0.01875 / math.sqrt(62), note="the paper's discount"),
+            replace(
+                full, name="fgc-sigma/sqrt62", noise_multiplier=0.01875 / math.sqrt(62), note="the paper's discount"
+            ),
             replace(full, name="fgc-equal-mu", noise_multiplier=0.01875 / math.sqrt(41), note="L = 41 here"),
             replace(_RESNET, name="grouped", clipping="grouped", num_groups=4, note="the paper's remedy for √L"),
         ),
