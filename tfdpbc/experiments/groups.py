@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from scipy.optimize import brentq
@@ -25,7 +26,9 @@ CASES = {
 }
 
 
-def table(delta: float, epochs: int = 50, examples: int = 60_000) -> list[dict[str, Any]]:
+def table(
+    delta: float, epochs: int = 50, examples: int = 60_000, group_sizes: Sequence[int] = GROUPS
+) -> list[dict[str, Any]]:
     """A row for each case and g.
 
     Keys: `case`, `group_size`, `epsilon` (certified) and `adversary`; `mu` of the Gaussian that has this ε at `delta`;
@@ -39,7 +42,7 @@ def table(delta: float, epochs: int = 50, examples: int = 60_000) -> list[dict[s
     rows = []
     for case, (sampling, m, s) in CASES.items():
         plan = PrivacyPlan(sampling(examples, m, s), FullGradientClipping(1.0), SIGMA, epochs)
-        for g in GROUPS:
+        for g in group_sizes:
             stated, hits = plan.guarantee(delta, group_size=g), plan.participation(g)
             mixture = GaussianMixture.of(hits, SIGMA).epsilon(delta)
             rows.append(

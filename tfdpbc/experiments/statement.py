@@ -10,6 +10,7 @@ import keras
 
 from tfdpbc import clipping, data, models
 from tfdpbc.accounting import clt_mu
+from tfdpbc.accounting.participation import shuffled_batch_mu
 from tfdpbc.clipping import PublicNorms
 from tfdpbc.clipping.blocks import layers_of
 from tfdpbc.compatibility import batch_normalizations
@@ -64,8 +65,8 @@ def state(setting: Setting, num_private: int, epochs: int, delta: float, model: 
     """What is printed of a setting's privacy, JSON-able.
 
     Keys: `num_layers` (layers that own trainable variables: L of layer-wise clipping), `num_blocks` (how many Gaussians a
-    hit round composes), `noise_multiplier` of the plan, `rounds`, `mu` (exact, where the guarantee is Gaussian), `mu_clt`
-    (the paper's central limit figure for subsampled rounds: not certified), `epsilon` (certified), `adversary`,
+    hit round composes), `noise_multiplier` of the plan, `rounds`, `mu` (of shuffled batches: paper A's √E/σ, certified),
+    `mu_clt` (paper B's central limit figure for subsampled rounds: not certified), `epsilon` (certified), `adversary`,
     `neighbouring`, `released_model` (whether the guarantee is also that of the model, or why not). What does not apply is None.
     """
     layers = len(layers_of(model))
@@ -76,8 +77,10 @@ def state(setting: Setting, num_private: int, epochs: int, delta: float, model: 
         warnings.simplefilter("ignore", UserWarning)  # δ against 1/N: of a scaled-down run
         stated = plan.guarantee(delta)
     blocks, share = plan.clipping.composed_blocks(), setting.batch_size / num_private
-    mu_clt = None
-    if setting.sampling == "subsampling":
+    mu, mu_clt, noise = None, None, plan.noise_multiplier / math.sqrt(blocks)
+    if setting.sampling == "shuffling" and setting.clip == "batch":
+        mu = shuffled_batch_mu(num_private, plan.rounds, plan.rounds_per_epoch, noise)
+    elif setting.sampling == "subsampling":
         # Formula (4) counts E N/m rounds, whole or not.
         mu_clt = clt_mu(share, plan.noise_multiplier, epochs / share, blocks)
     return {
@@ -87,7 +90,7 @@ def state(setting: Setting, num_private: int, epochs: int, delta: float, model: 
         "rounds": plan.rounds,
         "num_private": num_private,
         "epochs": epochs,
-        "mu": stated["mu"],
+        "mu": mu,
         "mu_clt": mu_clt,
         "epsilon": stated["epsilon"],
         "delta": delta,
@@ -113,4 +116,4 @@ def shown(value: float | None, digits: int = 4) -> str:
         return "0"
     place = digits - 1 - math.floor(math.log10(abs(value)))
     rounded = math.ceil(value * 10**place - 1e-9) / 10**place
-    return f"{rounded:.{max(0, place)}f}" if abs(rounded) < 1e5 else f"{rounded:.2e}"
+    return f"{rounded:.{max(0, place)}f}" if abs(rounded) < 1e5 else f"{rounded:.{digits - 1}e}"

@@ -57,7 +57,7 @@ def got(row: Mapping[str, Any]) -> str:
 
 
 def mu(row: Mapping[str, Any]) -> str:
-    """The central limit figure of subsampled rounds, the exact μ of others; with what the paper says."""
+    """Paper B's central limit figure of subsampled rounds, paper A's of shuffled batches; with what the paper says."""
     paper = row["paper_scale"]
     claimed = "" if row["claimed_mu"] is None else f" (G_{row['claimed_mu']:g})"
     if paper["mu_clt"] is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable
@@ -153,6 +154,8 @@ class _Recorder(keras.callbacks.Callback):
     def forget(self) -> None:
         self._history.unlink(missing_ok=True)
         self._checkpoint.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # other trainings are unfinished, or there was never anything
+            self._history.parent.rmdir()
 
 
 def _plain(
