@@ -56,7 +56,12 @@ def test_what_the_rows_fix():
     assert row("b-resnet-no-bn", "ic-constant-step-constant-C") == (*resnet, "none", 0.01875, 0.095, 64)
     for name, setting in SETTINGS:
         if name.startswith("b-"):
-            assert (setting.learning_rate, setting.epochs, setting.public_share, setting.augment) == (0.025, 50, 0.1, True)
+            assert (setting.learning_rate, setting.epochs, setting.public_share, setting.augment) == (
+                0.025,
+                50,
+                0.1,
+                True,
+            )
         elif setting.private:
             assert setting.noise_multiplier == 2.0
 

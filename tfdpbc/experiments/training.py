@@ -170,7 +170,8 @@ def _plain(
         shuffle=False,  # they are already
         validation_data=split.test,
         validation_batch_size=EVALUATED_AT_ONCE,
-        callbacks=[recorder],
+        # Not on_epoch_end of the data: Keras calls that once more while it builds.
+        callbacks=[recorder, keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: batches.draw(epoch))],
         verbose=0,
     )
     return recorder.rows
@@ -183,11 +184,13 @@ class _Batches(keras.utils.PyDataset):
         super().__init__()
         if len(y) < size:
             raise DataError(f"batch_size must be at most the {len(y)} training examples; got {size}")
-        self._x, self._y, self._size, self._streams, self._epoch = x, y, size, streams, 0
+        self._x, self._y, self._size, self._streams = x, y, size, streams
         self._augment = None if augment is None else tf.function(augment, reduce_retracing=True)
-        self._draw()
+        self.draw(0)
 
-    def _draw(self) -> None:
+    def draw(self, epoch: int) -> None:
+        """Shuffles for an epoch."""
+        self._epoch = epoch
         self._order = self._streams.generator("sampling", self._epoch).permutation(len(self._y))
 
     def __len__(self) -> int:
@@ -201,7 +204,3 @@ class _Batches(keras.utils.PyDataset):
             seeds = bits.integers(np.iinfo(np.int64).min, np.iinfo(np.int64).max, size=(self._size, 2), endpoint=True)
             x = self._augment(tf.constant(x), tf.constant(seeds))
         return x, self._y[chosen]
-
-    def on_epoch_end(self) -> None:
-        self._epoch += 1
-        self._draw()
