@@ -95,3 +95,7 @@ def test_a_file_in_the_place_of_the_folder(refused, tmp_path):
 @pytest.mark.parametrize("args", [(), ("b-nothing",), ("b-small", "--epochs", "few")])
 def test_usage(run, args):
     assert run("reproduce", *args).exit_code == 2
+
+
+def test_a_name_that_is_close(run):
+    assert "did you mean b-lenet-sigma?" in run("reproduce", "b-lenet-sigm").stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tfdpbc.experiments.setting import Experiment
 
 
 @click.command(cls=Command)
-@click.argument("name", required=False, type=click.Choice(registry.names()), metavar="NAME")
+@click.argument("name", required=False, metavar="NAME")
 @click.option("--list", "as_list", is_flag=True, help="List the experiments, a line for each; with NAME its settings.")
 @click.option("--settings", help="Run these settings only: names, separated by commas.")
 @click.option("--epochs", type=int, help="Epochs of each training.  [default: the paper's]")
@@ -46,6 +47,10 @@ def reproduce(
     Each finished training is a line of OUT/results.jsonl, each unfinished one a checkpoint: the same command goes on where
     it was interrupted, and trains nothing twice. Prints a table and draws OUT/*.svg.
     """
+    if name is not None and name not in registry.names():
+        close = difflib.get_close_matches(name, registry.names(), n=1)
+        hint = f"did you mean {close[0]}?" if close else "--list shows them"
+        raise click.UsageError(f"no experiment has the name {name!r}; {hint}")
     if as_list:
         _list(name, as_json)
         return
