@@ -19,6 +19,7 @@ class Setting:
       dataset: name for `data.load`.
       model: name for `models.build`.
       normalization: of the model: "batch", "group" or "none".
+      activation: of the model; None for its own.
       clip: what a contribution is: "batch" (m = 1), "individual" (s = 1), or None for SGD without privacy.
       clipping: "full", "layerwise", "grouped" or "scaled". All but the first measure the layers' norms on public data.
       num_groups: of grouped clipping.
@@ -42,6 +43,7 @@ class Setting:
     dataset: str
     model: str
     normalization: str = "batch"
+    activation: str | None = None
     clip: str | None = "batch"
     clipping: str = "layerwise"
     num_groups: int | None = None

@@ -29,7 +29,9 @@ _SAMPLINGS = {"shuffling": Shuffling, "subsampling": Subsampling}
 
 def build(setting: Setting, input_shape: tuple[int, ...], num_classes: int, seed: int | None = None) -> keras.Model:
     """The setting's model, which standardises its inputs by public constants. `seed` fixes its weights."""
-    options = {} if seed is None else {"seed": int(Streams(seed).generator("init").integers(2**31))}
+    options: dict[str, Any] = {} if setting.activation is None else {"activation": setting.activation}
+    if seed is not None:
+        options["seed"] = int(Streams(seed).generator("init").integers(2**31))
     return models.build(
         setting.model,
         input_shape,
