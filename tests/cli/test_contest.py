@@ -105,6 +105,7 @@ def test_mixed_by_itself(size, shape):
         ("--epsilons", "few"),
         ("--epsilon", 3, "--num-examples", 100),
         ("--epsilon", 3, "--plot", "plans.txt"),
+        ("--epsilon", 3, "--num-parameters", 10),
     ],
 )
 def test_usage(run, args):

@@ -80,3 +80,13 @@ def test_shown(value, text):
     """Rounded up in the last place: what is printed is never below the truth."""
     assert statement.shown(value) == text
     assert value is None or math.isinf(value) or float(text) >= value * (1 - 1e-9)
+
+
+def test_the_model_is_that_of_the_setting():
+    (setting,) = registry.chosen(registry.get("b-lenet-sigma"), ["sigma=2.5"])
+    net = statement.build(setting, (28, 28, 1), 10, seed=1)
+    assert net.get_layer("f6").activation.__name__ == net.get_layer("c1_activation").activation.__name__ == "tanh"
+    again = statement.build(setting, (28, 28, 1), 10, seed=1)
+    assert all((a.numpy() == b.numpy()).all() for a, b in zip(net.weights, again.weights, strict=True))
+    # Black margins would not be 0 after it: standardising is the first layer.
+    assert net.layers[1].name == "standardize"

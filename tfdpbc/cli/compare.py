@@ -44,6 +44,8 @@ def compare(num_parameters: int, trains: bool, as_json: bool, **given: Any) -> N
     """
     own = contest.split(given, trains)
     if trains:
+        if num_parameters != 1:
+            raise click.UsageError("--num-parameters is not for --train, where the model's weights are counted")
         contest.run(given, own, as_json)
         return
     _validate.integer("num_parameters", num_parameters, at_least=1)
