@@ -56,6 +56,7 @@ def test_what_the_rows_fix():
     assert row("b-resnet-no-bn", "ic-constant-step-constant-C") == (*resnet, "none", 0.01875, 0.095, 64)
     for name, setting in SETTINGS:
         if name.startswith("b-"):
+            assert setting.pad == {"mnist": 2, "cifar10": 4}[setting.dataset]
             assert (setting.learning_rate, setting.epochs, setting.public_share, setting.augment) == (
                 0.025,
                 50,

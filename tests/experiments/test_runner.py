@@ -83,7 +83,7 @@ def test_no_privacy_is_plain_keras(small, tmp_path):
 
 def test_plain_batches_are_whole_shuffled_and_augmented_anew():
     x, y = np.random.default_rng(0).random((50, 8, 8, 1), np.float32), np.arange(50)
-    batches = training._Batches(x, y, 16, training.AUGMENTATION, Streams(0))
+    batches = training._Batches(x, y, 16, training._augmentation(helpers.BASE), Streams(0))
     assert len(batches) == 3
     first = [batches[i] for i in range(3)]
     assert all(image.shape == (16, 8, 8, 1) for image, _ in first)

@@ -14,7 +14,8 @@ from tfdpbc.experiments.setting import Experiment, Setting, Sweep, names, swept
 
 _C, _SIGMA, _BATCH = "clipping norm C", "noise multiplier σ", "batch size"
 _CONVNET = Setting(name="", dataset="cifar10", model="convnet", noise_multiplier=0.5, norm=0.14)
-_LENET = Setting(name="", dataset="mnist", model="bn_lenet5", noise_multiplier=0.5, norm=0.2)
+# Section A.2 crops 32 x 32 from a 28 x 28 image padded by 4: shifts of up to 2.
+_LENET = Setting(name="", dataset="mnist", model="bn_lenet5", pad=2, noise_multiplier=0.5, norm=0.2)
 _RESNET = Setting(name="", dataset="cifar10", model="resnet18", noise_multiplier=0.01875, norm=0.095)
 _BATCHES = (64, 128, 256, 512, 1024)
 _LAYERS = {"bn_lenet5": 8, "convnet": 9, "resnet18": 41}  # L with batch normalisation; a test counts them

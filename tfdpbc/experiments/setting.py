@@ -30,7 +30,9 @@ class Setting:
         gradients), and so is the noise multiplier that the guarantee is stated for.
       norm, norm_decay: C and its factor after each epoch.
       learning_rate, learning_rate_decay, momentum: of SGD; the decay is a factor after each epoch.
-      augment: pad 4, random crop, random flip (paper B).
+      augment: random shifts and flips (paper B).
+      pad: the largest shift in pixels. Paper B pads 4: 4 where the crop has the image's size, 2 where it takes 32 x 32 of a
+        28 x 28 image (MNIST).
       public_share: the part of the training set that is held out as public.
       epochs: of the paper.
       claimed: the test accuracy in percent that the paper claims: none, one number, or the ends of a range.
@@ -57,6 +59,7 @@ class Setting:
     learning_rate_decay: float = 0.9
     momentum: float = 0.0
     augment: bool = True
+    pad: int = 4
     public_share: float = 0.1
     epochs: int = 50
     claimed: tuple[float, ...] = ()

@@ -23,7 +23,6 @@ from tfdpbc.reporting.run_folder import to_json, write_text
 
 ROUNDS_PER_CALL = 16
 EVALUATED_AT_ONCE = 1000
-AUGMENTATION = data.Augmentation(pad=4, flip=True, margin="zeros")
 Epoch = Callable[[dict[str, float]], None]
 
 
@@ -89,6 +88,10 @@ def sgd(setting: Setting, rounds_per_epoch: int) -> keras.optimizers.Optimizer:
     return keras.optimizers.SGD(rate, momentum=setting.momentum)
 
 
+def _augmentation(setting: Setting) -> data.Augmentation | None:
+    return data.Augmentation(pad=setting.pad, flip=True, margin="zeros") if setting.augment else None
+
+
 def _compiled(model: keras.Model, optimizer: Any, **options: Any) -> keras.Model:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=optimizer, loss=loss, metrics=["accuracy"], **options)
@@ -105,7 +108,7 @@ def _private(
         plan,
         statistics="unprotected" if setting.normalization == "batch" else None,
         seed=seed,
-        augment=AUGMENTATION if setting.augment else None,
+        augment=_augmentation(setting),
     )
     _compiled(model, sgd(setting, plan.rounds_per_epoch), steps_per_execution=ROUNDS_PER_CALL)
     recorder = _Recorder(partial, tell)
@@ -162,7 +165,7 @@ def _plain(
     setting: Setting, split: Split, epochs: int, seed: int, partial: Path, tell: Epoch
 ) -> list[dict[str, float]]:
     net = build(setting, split.train[0].shape[1:], split.num_classes, seed)
-    batches = _Batches(*split.train, setting.batch_size, AUGMENTATION if setting.augment else None, Streams(seed))
+    batches = _Batches(*split.train, setting.batch_size, _augmentation(setting), Streams(seed))
     recorder = _Recorder(partial, tell)
     _compiled(net, sgd(setting, len(batches))).fit(
         batches,
