@@ -40,6 +40,7 @@ HEAVY = ("tensorflow", "keras", "tf_keras", "tensorflow_probability", "tensorflo
         "from tfdpbc.cli import main; main(['--help'], standalone_mode=False)",
         "from tfdpbc.cli import main; main(['train', '-h'], standalone_mode=False)",
         "from tfdpbc.cli import main; main(['account', '--help'], standalone_mode=False)",
+        "from tfdpbc.cli import main; main(['reproduce', '--list'], standalone_mode=False)",
     ],
 )
 def test_stays_light(statement):

@@ -40,14 +40,16 @@ def test_usage_is_status_2():
     assert done.returncode == 2 and done.stdout == "" and "Usage: tfdpbc train" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["train", "evaluate", "account", "calibrate"])
+@pytest.mark.parametrize("name", ["train", "evaluate", "account", "calibrate", "compare", "reproduce"])
 def test_scripts_are_the_commands(name):
     done = process(SCRIPTS / f"{name}.py", "-h")
     assert done.returncode == 0 and done.stderr == ""
     assert done.stdout.startswith(f"Usage: {name}.py [OPTIONS]")
 
 
-@pytest.mark.parametrize("args", [(), ("train",), ("evaluate",), ("account",), ("calibrate",)])
+@pytest.mark.parametrize(
+    "args", [(), ("train",), ("evaluate",), ("account",), ("calibrate",), ("compare",), ("reproduce",)]
+)
 def test_help_everywhere(run, args):
     short, long = run(*args, "-h"), run(*args, "--help")
     assert short.exit_code == long.exit_code == 0

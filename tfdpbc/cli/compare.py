@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from tfdpbc import _validate
-from tfdpbc.cli import answers, options
+from tfdpbc.cli import answers, contest, options
 from tfdpbc.cli.base import Command
 
 PLANS = (
@@ -30,15 +30,24 @@ PLANS = (
     default=1,
     help="d: the signal of a round is taken to be spread evenly over d weights.",
 )
+@contest.add_options
 @answers.json_option
-def compare(num_parameters: int, as_json: bool, **given: Any) -> None:
+def compare(num_parameters: int, trains: bool, as_json: bool, **given: Any) -> None:
     """Put plans side by side that keep the same (epsilon, delta) on the same data.
 
     The signal-to-noise ratio is that of one weight in one round, if all clipped contributions have the full norm C and
     agree: m C / (sqrt(d) * noise std). The contribution of a batch is an average already, whose direction is less
     random than one example's; the ratio does not count that. Plans of different neighbouring relations promise
     different things under the same epsilon (replace is up to twice as strict as add/remove).
+
+    With --train every kind of clipping is also trained at each promise, on the same model and data.
     """
+    own = contest.split(given, trains)
+    if trains:
+        if num_parameters != 1:
+            raise click.UsageError("--num-parameters is not for --train, where the model's weights are counted")
+        contest.run(given, own, as_json)
+        return
     _validate.integer("num_parameters", num_parameters, at_least=1)
     rows = []
     with answers.cautions():

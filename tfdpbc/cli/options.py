@@ -131,7 +131,7 @@ stated_plan = _all(
         _epsilon("Calibrate the noise to this promise."),
     ]
 )
-compared_plans = _all([_SIZE[0], *_SHAPE[2:], *_RULES, _epsilon("The promise that all plans keep.", required=True)])
+compared_plans = _all([_SIZE[0], *_SHAPE[2:], *_RULES, _epsilon("The promise that all plans keep.")])
 promised_plan = _all(
     [
         *(*_SIZE, *_SHAPE, *_RULES, _MODEL, _CHARGED, *_STATISTICS),

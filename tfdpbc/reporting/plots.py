@@ -56,6 +56,45 @@ def account(
         axes.set(xlabel=xlabel, ylabel=ylabel)
         axes.set_ylim(bottom=0.0)
         axes.grid(alpha=0.3)
+    return _file(figure, kind)
+
+
+def curves(
+    series: Mapping[str, Sequence[tuple[float, float, float | None]]],
+    xlabel: str,
+    ylabel: str,
+    *,
+    kind: str = "svg",
+    marks: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+    log: bool = False,
+    log_y: bool = False,
+) -> bytes:
+    """Curves in one picture; a file of `kind`.
+
+    Args:
+      series: label → points (x, y, half the length of an error bar or None); points that are not finite are left out.
+      marks: label → single points, for what was claimed.
+      log, log_y: logarithmic axes.
+    """
+    figure, axes = _figure(width=6.4 if len(series) > 1 else 4.8)
+    for label, points in series.items():
+        points = [(x, y, bar or 0.0) for x, y, bar in points if np.isfinite(x) and np.isfinite(y)]
+        if points:
+            x, y, bars = zip(*points, strict=True)
+            axes.errorbar(x, y, bars if any(bars) else None, marker="o", markersize=3, capsize=3, label=label)
+    for label, points in (marks or {}).items():
+        axes.plot(*zip(*points, strict=True), "k*", markersize=9, label=label)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    if log:
+        axes.set_xscale("log")
+    if log_y:
+        axes.set_yscale("log")
+    if len(series) > 1 or marks:
+        axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1.0) if len(series) > 6 else None)
+    return _file(figure, kind)
+
+
+def _file(figure: Figure, kind: str) -> bytes:
     content = io.BytesIO()
     figure.savefig(content, format=kind, metadata={"Date": None} if kind == "svg" else None)
     return content.getvalue()
@@ -76,8 +115,8 @@ def _per_epoch(rows, columns: Mapping[str, str], ylabel: str, bottom: float | No
     return _svg(figure)
 
 
-def _figure():
-    figure = Figure(figsize=(4.8, 3.6), layout="constrained")
+def _figure(width: float = 4.8):
+    figure = Figure(figsize=(width, 3.6), layout="constrained")
     axes = figure.add_subplot()
     axes.grid(alpha=0.3)
     return figure, axes
