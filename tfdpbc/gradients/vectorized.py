@@ -38,6 +38,9 @@ class MaterializedContributions:
             squares[block].append(2.0 * tf.nn.l2_loss(flat)[None] if one else tf.reduce_sum(tf.square(flat), axis=1))
         return tf.sqrt(tf.stack([tf.add_n(s) for s in squares], axis=1))
 
+    def materialized(self) -> list[tf.Tensor]:
+        return list(self.gradients)
+
     def weighted_sum(self, weights: tf.Tensor) -> list[tf.Tensor]:
         if weights.shape[0] == 1:
             pairs = zip(self.gradients, self.block_of_variable, strict=True)
@@ -93,6 +96,7 @@ class VectorizedEngine:
     """
 
     name = "vectorized"
+    seeds_by_row = True
 
     def __init__(
         self,
