@@ -28,6 +28,8 @@ TEST_ADVERSARY = (
 EXACT_GROUP = 128
 """The largest group whose participation is counted exactly; beyond it certified bounds stand, which cost little: c² is at
 most T min(m, g)², and E g min(m, g) under shuffling; and the group operator on exact counts of parts of the group."""
+MOST_TESTED_NOISE = 100.0
+"""The largest noise multiplier tried for a tested round: its update costs less than 1 % of a test's own cost then."""
 RENYI_GROUP = 16
 """The largest group for which a Rényi row is computed beside: each order costs a sum over all participations."""
 

@@ -343,7 +343,9 @@ class PrivacyPlan:
             tried = dataclasses.replace(run, noise_multiplier=noise_multiplier / root_cost)
             return analyses.headline(tried, delta)[0]
 
-        return dataclasses.replace(self, noise_multiplier=calibration.smallest_noise(epsilon_of, epsilon))
+        # With a test the noise of the sum buys nothing beyond some hundred: what the test itself costs is left.
+        most = {"highest": analyses.MOST_TESTED_NOISE} if self.aggregation.tested else {}
+        return dataclasses.replace(self, noise_multiplier=calibration.smallest_noise(epsilon_of, epsilon, **most))
 
     def spent(self, rounds: int, void: str | None = None) -> Spent:
         """What the first `rounds` rounds of the plan gave away."""
