@@ -15,7 +15,7 @@ ROOMS = {
     2: ("gradients", "algorithms"),
     3: ("plan", "analyses", "guarantee", "ledger", "compatibility", "statistics", "normalization"),
     4: ("training", "federated"),
-    5: ("keras_model", "export", "callbacks", "reporting"),
+    5: ("keras_model", "attacked_model", "export", "callbacks", "reporting"),
     6: ("cli", "__main__"),
 }
 ROOM_OF = {name: number for number, names in ROOMS.items() for name in names}

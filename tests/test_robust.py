@@ -97,4 +97,6 @@ def test_one_outlier_costs_little_where_the_data_agrees():
     test = MarginTest(ClippedMedian(0.0, 100.0, 5.0), 20.0, 2.0, 1.0)
     values = np.r_[np.random.default_rng(1).normal(50, 1, 200), 1e9]
     assert test.statistic.margin(values) > 60
-    assert test.accounting.epsilon(1e-6) < MarginTest(ClippedMedian(0.0, 100.0, 5.0), 1.0, 0.3, 1.0).accounting.epsilon(1e-6)
+    assert test.accounting.epsilon(1e-6) < MarginTest(ClippedMedian(0.0, 100.0, 5.0), 1.0, 0.3, 1.0).accounting.epsilon(
+        1e-6
+    )

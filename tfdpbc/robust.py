@@ -111,7 +111,9 @@ class MarginTest:
         if passed:
             exact, std = made.value(values), made.proposed * self.noise_multiplier
         else:
-            fallback = self.noise_multiplier if self.fallback_noise_multiplier is None else self.fallback_noise_multiplier
+            fallback = (
+                self.noise_multiplier if self.fallback_noise_multiplier is None else self.fallback_noise_multiplier
+            )
             exact, std = made.fallback(values), made.fallback_sensitivity * fallback
         exact = np.asarray(exact, np.float64)
         return Outcome(exact + std * rng.normal(size=exact.shape), passed)

@@ -173,7 +173,8 @@ class TestPlan:
 
     def test_global_noise_has_the_guarantee_of_the_plain_sum(self):
         plans = [
-            dp.PrivacyPlan(POISSON, dp.FullGradientClipping(C), 1.2, 2, kind) for kind in (dp.GlobalTrimmedSum(5), dp.Sum())
+            dp.PrivacyPlan(POISSON, dp.FullGradientClipping(C), 1.2, 2, kind)
+            for kind in (dp.GlobalTrimmedSum(5), dp.Sum())
         ]
         assert plans[0].epsilon(1e-5) == plans[1].epsilon(1e-5)
         assert plans[0].noise_std(0) == plans[1].noise_std(0)
@@ -206,7 +207,7 @@ def test_a_suggestion_keeps_its_promise_and_passes_clean_rounds():
     plain = dataclasses.replace(plan, aggregation=dp.Sum()).calibrate(4.0, 1e-5)
     assert plan.noise_multiplier <= 1.1 * plain.noise_multiplier
     with pytest.raises(ValueError, match="expected_size >"):
-        dp.TrimmedSum.suggest(4.0, 1e-5, dp.Poisson.individual(20_000, 50), C, 0.2, epochs=2)
+        dp.TrimmedSum.suggest(0.5, 1e-5, dp.Poisson.individual(20_000, 50), C, 0.2, epochs=2)
 
 
 def test_all_orders_of_equal_norms_trim_the_first():

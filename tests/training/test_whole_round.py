@@ -20,7 +20,9 @@ Y[3] = Y[4] = Y[5]
 
 def trainer(aggregation, engine="onepass", physical=None, noise=0.0, net=None, loss=oracles.LOSS, **options):
     plan = dp.PrivacyPlan(options.pop("sampling", SAMPLING), dp.FullGradientClipping(C), noise, 3, aggregation)
-    model = dp.PrivateModel(net or oracles.dense_net(), plan, seed=1, engine=engine, physical_batch_size=physical, **options)
+    model = dp.PrivateModel(
+        net or oracles.dense_net(), plan, seed=1, engine=engine, physical_batch_size=physical, **options
+    )
     model.compile(keras.optimizers.SGD(1.0), loss)
     return model
 
@@ -123,9 +125,7 @@ def test_global_trimming_has_the_noise_of_the_clip_norm_and_no_test():
 def test_what_is_trimmed_leaves_no_trace_where_layers_are_random(engine):
     """Each example moves a weight of its own, and half of them are dropped: no weight of a trimmed one may move."""
     wide = 16  # weights of each example: it is dropped as a whole but once in 2^16
-    net = keras.Sequential(
-        [keras.Input((N * wide,)), keras.layers.Dropout(0.5), keras.layers.Dense(1, use_bias=False)]
-    )
+    net = keras.Sequential([keras.Input((N * wide,)), keras.layers.Dropout(0.5), keras.layers.Dense(1, use_bias=False)])
     x = np.kron(np.diag(np.r_[np.full(N // 2, 1e-3), np.full(N // 2, 100.0)]), np.ones(wide)).astype(np.float32)
 
     def loss(y, p):

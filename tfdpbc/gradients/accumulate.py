@@ -23,7 +23,9 @@ def accumulate(one: Callable[[Any], tuple[Any, Any]], passes: int, live: Any = N
     return sums, rows
 
 
-def fold(one: Callable[[Any, Any], tuple[Any, Any, Any]], carry: Any, passes: int, live: Any = None) -> tuple[Any, Any, Any]:
+def fold(
+    one: Callable[[Any, Any], tuple[Any, Any, Any]], carry: Any, passes: int, live: Any = None
+) -> tuple[Any, Any, Any]:
     """As `accumulate`, with something that each pass hands on: ``one(i, carry) -> (sums, rows, carry)``.
 
     Args:
