@@ -11,11 +11,11 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "tfdpbc"
 ROOMS = {
     0: ("_validate", "errors", "random", "native"),
-    1: ("accounting", "sampling", "clipping", "aggregation", "noise", "data", "models"),
+    1: ("accounting", "sampling", "clipping", "aggregation", "noise", "robust", "data", "models"),
     2: ("gradients", "algorithms"),
     3: ("plan", "analyses", "guarantee", "ledger", "compatibility", "statistics", "normalization"),
     4: ("training", "federated"),
-    5: ("keras_model", "export", "callbacks", "reporting"),
+    5: ("keras_model", "attacked_model", "export", "callbacks", "reporting"),
     6: ("experiments",),
     7: ("cli", "__main__"),
 }

@@ -32,6 +32,7 @@ from tfdpbc.training import checkpoint, loop, replicas
 from tfdpbc.training.averaging import Averages
 from tfdpbc.training.feed import Feed
 from tfdpbc.training.round import Round
+from tfdpbc.training.whole_round import FAILURES
 
 _UNPROTECTED = (
     "the moving statistics of batch normalisation were written from raw data without noise (statistics='unprotected'); "
@@ -681,6 +682,10 @@ class PrivateModel(keras.Model):
     def _make_clip_state(self) -> dict[str, Any]:
         """The clipping's state as variables that are saved with the model: public, or made of noisy releases."""
         clipping, made = self.plan.clipping, {}
+        if self.plan.aggregation.tested:
+            made[FAILURES] = self.add_weight(
+                shape=(), dtype="int64", initializer="zeros", trainable=False, name=FAILURES
+            )
         if not clipping.adaptive:
             return made
         sizes = [0] * clipping.num_blocks()
@@ -694,6 +699,11 @@ class PrivateModel(keras.Model):
             )
             made[name].assign(value)
         return made
+
+    @property
+    def test_failures(self) -> int:
+        """In how many of the released rounds the private test failed (`TrimmedSum`); public, as the outcomes are."""
+        return _number(self._clip_state[FAILURES]) if self.plan.aggregation.tested else 0
 
     def clip_norms(self) -> np.ndarray:
         """The clip norm of each block in the next round, ``[L]``; public, as all that they are made of.

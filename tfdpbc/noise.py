@@ -1,4 +1,4 @@
-r"""Gaussian noise of a given standard deviation, added to a sum; nothing else.
+r"""Gaussian noise of a given standard deviation, added to a sum, and one Laplace number; nothing else.
 
 Two uniform numbers of 32 bits each, from the counter-based generator Philox 4x32-10 on the device, make two Gaussian ones
 (Box and Muller, 1958): :math:`z = \sqrt{-2 \ln u}\, (\sin 2\pi v, \cos 2\pi v)`, up to 6.8 standard deviations. Each tensor
@@ -46,6 +46,28 @@ def add_gaussian(sums: Sequence[Any], stddevs: Sequence[Any], key: Any, divisor:
         z = tf.concat([sine[: -(-size // 2)], cosine[: size // 2]], 0)
         noised.append((t + std * tf.reshape(z, t.shape)) * factor)
     return noised
+
+
+def laplace(scale: float, key: Any) -> Any:
+    r"""One Laplace number of density :math:`e^{-|z|/b} / (2b)`, a float64 scalar.
+
+    One word of 64 bits of Philox: the lowest bit is the sign, the highest 53 make the size, :math:`-b \\ln u`. So sizes come
+    from a grid of probabilities of 2^-53: they end at 37.4 b, and a probability of a comparison with a threshold is right to
+    2^-53. The number itself must not be released (its digits tell more than its value, Mironov 2012); the outcome of a
+    comparison may be.
+
+    Args:
+      scale: b > 0.
+      key: int64 ``[2]``, fresh for each draw.
+    """
+    key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=key)
+    word = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=[], key=key, counter=counter, alg=tf.random.Algorithm.PHILOX.value, dtype=tf.uint64
+    )
+    one, eleven = (tf.constant(n, tf.uint64) for n in (1, 11))
+    u = tf.cast(tf.bitwise.right_shift(word, eleven), tf.float64) * 2.0**-53 + 2.0**-54  # never log(0)
+    sign = 1.0 - 2.0 * tf.cast(tf.bitwise.bitwise_and(word, one), tf.float64)
+    return -scale * sign * tf.math.log(u)
 
 
 def _pairs(counters: int, key: Any, counter: Any) -> tuple[Any, Any]:

@@ -107,7 +107,7 @@ class PrivacyPlan:
     def __post_init__(self) -> None:
         _validate.instance("sampling", self.sampling, Sampling, "Shuffling, Subsampling, Poisson or BallsInBins")
         _validate.instance("clipping", self.clipping, Clipping, "a clipping such as FullGradientClipping(norm)")
-        _validate.instance("aggregation", self.aggregation, Sum, "an aggregation such as Sum()")
+        _validate.instance("aggregation", self.aggregation, Sum, "an aggregation such as Sum() or TrimmedSum(...)")
         if self.statistics is not None:
             _validate.instance("statistics", self.statistics, PrivateStatistics, "PrivateStatistics(norm) or None")
             if self.sampling.is_individual or self.sampling.masked:
@@ -124,6 +124,7 @@ class PrivacyPlan:
         # Float32 squares of far smaller norms vanish, and the contribution would pass unclipped.
         if not self.clipping.smallest_bound(self.rounds, self.rounds_per_epoch) >= SMALLEST_NORM:
             _validate.fail("clipping", f"of norms >= {SMALLEST_NORM:g} to the last round", self.clipping)
+        self.aggregation.check(self.sampling, self.clipping, self.noise_multiplier, self.statistics)
         self._check_measurement()
 
     # What the training loop needs.
@@ -147,7 +148,7 @@ class PrivacyPlan:
         """How far one differing contribution moves each block of the aggregate, from the round's clip norms `bounds`."""
         return self.sampling.sensitivity_factor * bounds
 
-    def noise_std(self, round_index: int, bounds: Any = None) -> list[float]:
+    def noise_std(self, round_index: int, bounds: Any = None, passed: bool | None = None) -> list[float]:
         """Standard deviation of the noise on the aggregate (before division), for each block.
 
         Each of L blocks is noised for its own sensitivity, so one hit moves the whole by √L times the noise's scale: the
@@ -156,7 +157,12 @@ class PrivacyPlan:
         Args:
           round_index: the round, counted from 0.
           bounds: the round's clip norms (`PrivateModel.clip_norms`), where the clipping adapts them.
+          passed: the outcome of the round's test, where the aggregation makes one.
         """
+        if self.aggregation.tested:
+            _validate.instance("passed", passed, bool, "True or False: the noise follows the outcome of the test")
+            stds = self.aggregation.noise_stds(self.noise_multiplier, self.clipping.norm)
+            return [stds[0] if passed else stds[1]]
         if bounds is None:
             if self.clipping.adaptive:
                 _validate.fail("bounds", "given where the clip norms adapt: see PrivateModel.clip_norms()", bounds)
@@ -219,7 +225,7 @@ class PrivacyPlan:
     @property
     def adversary(self) -> str:
         """Against whom `trade_off` holds; a single ε may hold against a stronger one (see `guarantee`)."""
-        return analyses.adversary(self.sampling)
+        return analyses.adversary(self.sampling, self._test())
 
     def trade_off(self, group_size: int = 1, rounds: int | None = None) -> Any:
         """The `TradeOff` of the first `rounds` rounds (all by default) for a group of `group_size` examples."""
@@ -228,7 +234,7 @@ class PrivacyPlan:
     def epsilon(self, delta: float, group_size: int = 1, rounds: int | None = None) -> float:
         """ε of the guarantee at `delta`, never below the truth; ∞ without noise. Warns where `delta` >= 1/N."""
         self._check_delta(delta)
-        return float(self.trade_off(group_size, rounds).epsilon(delta))
+        return analyses.headline(self._run(group_size, rounds), delta)[0]
 
     def mu(self, group_size: int = 1, rounds: int | None = None) -> float | None:
         """μ where the guarantee is exactly Gaussian, else None."""
@@ -241,7 +247,8 @@ class PrivacyPlan:
     def bounds(self, delta: float, group_size: int = 1, rounds: int | None = None) -> dict[str, dict[str, Any]]:
         """Every method that applies: name → {"epsilon", "adversary", "certified", "kind"}.
 
-        `certified` means that ε is proven to be an upper bound. Of kind "lower" is what some model
+        `certified` means that ε is proven to be an upper bound. Of kind "renyi-lower" is where any Rényi accountant that
+        knows nothing of the mechanism but its Rényi curve ends at best. Of kind "lower" is what some model
         and data give away at least, so that no proof for the plan alone can state less; that of one example, whatever the
         group. Where it lies below the guarantee, nobody knows what is in between.
         """
@@ -276,9 +283,9 @@ class PrivacyPlan:
         """
         rounds = self._rounds(rounds)
         _validate.probability("delta", delta)
-        epsilon, whom = analyses.headline(self._run(group_size, rounds), delta)
+        epsilon, whom, method = analyses.headline(self._run(group_size, rounds), delta)
         if math.isinf(epsilon):
-            void = void or "no noise was added"
+            void = void or self.aggregation.void() or "no noise was added"
         notes = list(caveats)
         if not void and epsilon > 10:
             notes.append(
@@ -291,6 +298,8 @@ class PrivacyPlan:
         released = ["every noisy update", "the final weights and any computation on them"]
         if self.clipping.adaptive:
             released.insert(1, "the clip norms of every round")
+        if self.aggregation.tested:
+            released.insert(1, "the outcome of every round's test")
         if self.statistics is not None:
             released.insert(1, "the moving statistics of batch normalisation")
         return {
@@ -301,6 +310,7 @@ class PrivacyPlan:
             "rounds": rounds,
             "delta": delta,
             "epsilon": None if void else epsilon,
+            "method": None if void else method,
             "mu": None if void else mu,
             "group_size": group_size,
             "covers": guarantee.covers(released, void),
@@ -333,7 +343,9 @@ class PrivacyPlan:
             tried = dataclasses.replace(run, noise_multiplier=noise_multiplier / root_cost)
             return analyses.headline(tried, delta)[0]
 
-        return dataclasses.replace(self, noise_multiplier=calibration.smallest_noise(epsilon_of, epsilon))
+        # With a test the noise of the sum buys nothing beyond some hundred: what the test itself costs is left.
+        most = {"highest": analyses.MOST_TESTED_NOISE} if self.aggregation.tested else {}
+        return dataclasses.replace(self, noise_multiplier=calibration.smallest_noise(epsilon_of, epsilon, **most))
 
     def spent(self, rounds: int, void: str | None = None) -> Spent:
         """What the first `rounds` rounds of the plan gave away."""
@@ -407,7 +419,10 @@ class PrivacyPlan:
 
     def _run(self, group_size: int, rounds: int | None) -> analyses.Run:
         noise = self.noise_multiplier / self._root_cost()
-        return analyses.Run(self.sampling, noise, self._rounds(rounds), self._group(group_size))
+        return analyses.Run(self.sampling, noise, self._rounds(rounds), self._group(group_size), self._test())
+
+    def _test(self) -> Any:
+        return self.aggregation.test(self.clipping) if self.aggregation.tested else None
 
     def _rounds(self, rounds: int | None) -> int:
         if rounds is None:

@@ -280,6 +280,36 @@ class ProposeTestRelease:
         return _largest(pairs, 1 - order, rate, reverse, best) / less
 
 
+@dataclasses.dataclass(frozen=True)
+class Test:
+    """A `ProposeTestRelease` whose noise on pass is still open; fields as there.
+
+    Attributes:
+      fallback_noise: σ_f, or None: as the noise on pass.
+    """
+
+    __test__ = False  # not one of pytest's
+
+    trim: int
+    threshold: float
+    laplace_scale: float
+    release_norm: float
+    clip_norm: float
+    fallback_noise: float | None = None
+
+    def release(self, noise_multiplier: float) -> ProposeTestRelease:
+        """The release with noise of standard deviation τ `noise_multiplier` on pass."""
+        return ProposeTestRelease(
+            self.trim,
+            self.threshold,
+            self.laplace_scale,
+            self.release_norm,
+            self.clip_norm,
+            noise_multiplier,
+            self.fallback_noise,
+        )
+
+
 def _largest(pairs, power: float, rate: float, bounds: np.ndarray, best: float) -> float:
     """The largest moment of all pairs, if above `best`: by integration where the `bounds` do not rule a pair out."""
     for pair in np.argsort(-bounds):

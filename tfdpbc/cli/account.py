@@ -72,6 +72,8 @@ def _table(bounds: dict[str, dict[str, Any]], adversary: str) -> str:
         else:
             value = f"ε = {_up(found['epsilon'])}"
             status = "certified" if found["certified"] else "not certified"
+            if found["kind"] == "renyi-lower":
+                status = "no black-box Rényi bound can state less"
         other = "" if found["adversary"] == adversary else f"; adversary: {found['adversary']}"
         lines.append(f"  {method:<{width}}  {value}  ({status}{other})")
     return "\n".join(lines)

@@ -33,7 +33,7 @@ MINIBATCH_SIZE = 1
 SAMPLINGS = ("poisson", "balls-in-bins", "shuffling", "subsampling")
 CLIPPINGS = ("full", "layerwise", "grouped", "scaled", "quantile", "automatic")
 NORM_ESTIMATES = ("released", "fixed", "private", "public")
-AGGREGATIONS = ("sum",)
+AGGREGATIONS = ("sum", "trimmed", "global-trimmed", "coordinate-median", "geometric-median")
 ALGORITHMS = (
     "batch-gradient",
     *("local-sgd", "local-momentum", "local-nesterov", "local-adam", "local-adagrad", "local-rmsprop"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from tfdpbc.algorithms import BatchGradient, LocalOptimizer
 from tfdpbc.callbacks import PrivacyMeter
 from tfdpbc.cli import defaults, options
 from tfdpbc.cli.recorder import Recorder
+from tfdpbc.data import corruption
+from tfdpbc.data.corruption import Attack
 from tfdpbc.errors import DataError, RunFolderError
 from tfdpbc.keras_model import PrivateModel
 from tfdpbc.plan import PrivacyPlan
@@ -45,6 +48,7 @@ SETTINGS = (
     "momentum",
     "engine",
     "physical_batch_size",
+    "attack",
     "seed",
 )
 # The augmentation of paper B. Its last step, standardising, is a layer of the model: it also applies at evaluation.
@@ -121,16 +125,17 @@ class Job:
         write_report(self.folder)
 
     def _fit(self, verbose: int) -> None:
-        delta = self.config["delta"]
+        delta, train = self.config["delta"], _attacked(self.config, self.train)
         recorder = Recorder(self.path, self.config, delta, self.folder)
         try:
             self.model.fit(
-                self.train.scaled(),
-                self.train.y,
+                train.x,
+                train.y,
                 validation_data=(self.test.scaled(), self.test.y),
                 callbacks=[PrivacyMeter(delta=delta), recorder],
                 verbose=verbose,
                 public_data=self.public and self.public.scaled(),
+                sample_weight=train.sample_weight,
             )
         except KeyboardInterrupt:
             if recorder.folder is None:
@@ -181,6 +186,14 @@ def _load(config: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     return train, data.load(name, data_dir=data_dir, split="test"), public
 
 
+def _attacked(config: Mapping[str, Any], train: Any) -> corruption.Corrupted:
+    """The training set after the attack, if there is one."""
+    if config["attack"] is None:
+        return corruption.Corrupted(train.scaled(), train.y, None)
+    attack, seed = Attack.parse(config["attack"]), config["seed"] or 0
+    return corruption.attacked(train.scaled(), train.y, attack, train.num_classes, seed)
+
+
 def algorithm(config: Mapping[str, Any]) -> Any:
     """The inner algorithm that the options name."""
     if config["algorithm"] == "batch-gradient":
@@ -203,7 +216,12 @@ def _compiled(config: Mapping[str, Any], plan: PrivacyPlan, train: Any) -> Priva
         wished["standardize"] = data.NORMALIZATION.get(train.name, data.GENERIC)
     if seed is not None:
         wished["seed"] = int(Streams(seed).generator("init").integers(2**31))
-    model = PrivateModel(
+    kind, attack = PrivateModel, config["attack"] and Attack.parse(config["attack"]).kind
+    if attack in corruption.GRADIENT_ATTACKS:
+        from tfdpbc.attacked_model import AttackedModel
+
+        kind = functools.partial(AttackedModel, attack=attack)
+    model = kind(
         models.build(config["model"], train.x.shape[1:], train.num_classes, **wished),
         plan,
         algorithm=algorithm(config),

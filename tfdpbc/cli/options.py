@@ -15,6 +15,7 @@ from tfdpbc.cli.quiet import load_tensorflow
 _POSITIVE = (
     *("noise_multiplier", "epsilon", "norm", "learning_rate", "local_learning_rate"),
     *("statistics_norm", "statistics_noise_ratio", "estimates_noise", "count_noise"),
+    *("release_norm", "laplace_scale", "fail_noise_multiplier"),
 )
 _LOCAL = ("local_learning_rate", "passes", "minibatch_size")
 _COUNTS = (
@@ -56,7 +57,16 @@ _RULES = [
         "--aggregation",
         type=click.Choice(defaults.AGGREGATIONS),
         default=defaults.AGGREGATION,
-        help="How contributions become one.",
+        help="How contributions become one; the medians are not private.",
+    ),
+    click.option("--trim", type=int, help="Trimmed sums: F, how many of a round's largest contributions are left out."),
+    click.option(
+        "--release-norm", type=float, help="Trimmed: tau, the proposed sensitivity; noise tau * sigma on pass."
+    ),
+    click.option("--laplace-scale", type=float, help="Trimmed: scale of the noise on the test's margin."),
+    click.option("--threshold", type=float, help="Trimmed: what the noisy margin must exceed."),
+    click.option(
+        "--fail-noise-multiplier", type=float, help="Trimmed: noise where the test fails.  [default: as on pass]"
     ),
     click.option("--epochs", type=int, default=defaults.EPOCHS, help="Epochs of the plan."),
     click.option("--delta", type=float, default=defaults.DELTA, help="delta of the guarantee; keep it well below 1/N."),
@@ -150,6 +160,10 @@ def check(options: Mapping[str, Any]) -> None:
     """
     if options.get("noise_multiplier") is not None and options["epsilon"] is not None:
         raise click.UsageError("give --noise-multiplier or --epsilon, not both: each determines the other")
+    if options["aggregation"] in NOT_PRIVATE and (options["epsilon"] is not None or options.get("noise_multiplier")):
+        raise click.UsageError(
+            f"--aggregation {options['aggregation']} is not private: it takes no --epsilon and no noise"
+        )
     if options["contributions"] is not None and (options["clip"] is not None or options["batch_size"] is not None):
         raise click.UsageError("give --clip and --batch-size, or --contributions, not both: each determines the other")
     if options["examples_per_contribution"] is not None and options["contributions"] is None:
@@ -180,6 +194,7 @@ def check(options: Mapping[str, Any]) -> None:
     if share is not None:
         _validate.probability("public_share", share)
     _check_clipping(options)
+    _check_aggregation(options)
     for name in _POSITIVE:
         if options.get(name) is not None:
             _validate.number(name, options[name], above=0.0)
@@ -220,6 +235,31 @@ def _check_clipping(options: Mapping[str, Any]) -> None:
         raise click.UsageError("--norm-decay is not for --clipping quantile, whose norm adapts itself")
 
 
+NOT_PRIVATE = ("coordinate-median", "geometric-median")
+_TRIM = {"trimmed": ("trim", "release_norm", "laplace_scale", "threshold"), "global-trimmed": ("trim",)}
+
+
+def _check_aggregation(options: Mapping[str, Any]) -> None:
+    kind = options["aggregation"]
+    needed = _TRIM.get(kind, ())
+    for name in (*_TRIM["trimmed"], "fail_noise_multiplier"):
+        option = f"--{name.replace('_', '-')}"
+        if name in needed and options.get(name) is None:
+            raise click.UsageError(f"--aggregation {kind} needs {option}")
+        if name not in needed and options.get(name) is not None and not (kind == "trimmed" and name.startswith("fail")):
+            raise click.UsageError(f"{option} is not for --aggregation {kind}")
+
+
+def _aggregation(options: Mapping[str, Any]) -> Any:
+    from tfdpbc import aggregation
+
+    kind = options["aggregation"]
+    fields = {name: options[name] for name in _TRIM.get(kind, ())}
+    if kind == "trimmed":
+        fields["fail_noise_multiplier"] = options.get("fail_noise_multiplier")
+    return aggregation.from_config({"name": kind, **fields})
+
+
 def _clipping(options: Mapping[str, Any]) -> Any:
     """The clipping of the options; its layers are counted where a model is named."""
     from tfdpbc import clipping
@@ -252,19 +292,23 @@ def make_plan(options: Mapping[str, Any], num_examples: int | None) -> Any:
     The noise is calibrated where `epsilon` is set; `check` has been called before.
     """
     load_tensorflow()
-    from tfdpbc import aggregation
     from tfdpbc.plan import PrivacyPlan
 
     noise = options.get("noise_multiplier")
     plan = PrivacyPlan(
         sampling=_sampling(options, num_examples),
         clipping=_clipping(options),
-        noise_multiplier=1e-3 if noise is None else noise,  # small: what is calibrated must be a plan before, too
+        # Small: what is calibrated must be a plan before, too. The medians take no noise, and no promise either.
+        noise_multiplier=(0.0 if options["aggregation"] in NOT_PRIVATE else 1e-3) if noise is None else noise,
         epochs=options["epochs"],
-        aggregation=aggregation.from_config({"name": options["aggregation"]}),
+        aggregation=_aggregation(options),
         statistics=_statistics(options),
     )
-    return plan if noise is not None else plan.calibrate(epsilon=options["epsilon"], delta=options["delta"])
+    return (
+        plan
+        if noise is not None or options["aggregation"] in NOT_PRIVATE
+        else plan.calibrate(epsilon=options["epsilon"], delta=options["delta"])
+    )
 
 
 def _statistics(options: Mapping[str, Any]) -> Any:

@@ -13,6 +13,7 @@ from tfdpbc import models
 from tfdpbc.cli import answers, defaults, options
 from tfdpbc.cli.base import Command
 from tfdpbc.cli.quiet import load_tensorflow
+from tfdpbc.data.corruption import Attack
 from tfdpbc.reporting.run_folder import RunFolder, check_free
 
 _SETTINGS_OF_A_RESUME = ("resume", "as_json")
@@ -60,6 +61,7 @@ _SETTINGS_OF_A_RESUME = ("resume", "as_json")
     "--engine", type=click.Choice(defaults.ENGINES), default=defaults.ENGINES[0], help="How contributions are computed."
 )
 @click.option("--physical-batch-size", type=int, help="Examples computed at once; changes memory, no result.")
+@click.option("--attack", help="Experiment: corrupt a share of the training set, KIND:SHARE such as label:0.1.")
 @click.option("--seed", type=int, help="Makes the run repeatable, and private only from those who do not know it.")
 @click.option("--out", type=click.Path(path_type=Path), help="Run folder to write.  [default: runs/DATASET-TIME]")
 @click.option(
@@ -83,7 +85,10 @@ def train(ctx: click.Context, out: Path | None, resume: Path | None, as_json: bo
             out or Path("runs", f"{given['dataset'].replace('/', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"),
         )
         check_free(path)
-        if given["epsilon"] is None and given["noise_multiplier"] is None:
+        if given["attack"] is not None:
+            Attack.parse(given["attack"])
+        noiseless = given["aggregation"] in options.NOT_PRIVATE
+        if given["epsilon"] is None and given["noise_multiplier"] is None and not noiseless:
             given["epsilon"] = defaults.EPSILON
     load_tensorflow()
     from tfdpbc.cli.job import Job

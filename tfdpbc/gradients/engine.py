@@ -22,6 +22,9 @@ class Contributions(Protocol):
         A contribution whose weights are 0 adds exactly 0, even where it holds inf or NaN.
         """
 
+    def materialized(self) -> list[Any]:
+        """The contributions themselves, float32 ``[k, *shape]`` for each trainable variable."""
+
 
 class Engine(Protocol):
     """Computes contributions. Engines differ in speed and memory, never in the result."""
@@ -29,6 +32,8 @@ class Engine(Protocol):
     name: str
     contributions_per_pass: int
     """k, how many contributions are computed at once (the physical micro-batch)."""
+    seeds_by_row: bool
+    """Whether a contribution follows its own seeds wherever it is computed; else random layers draw for a pass as one."""
 
     def contributions(self, batch: Examples, round_in_epoch: Any = 0) -> Contributions:
         """The contributions of `batch`, whose leaves have leading axes ``[k, s]``.

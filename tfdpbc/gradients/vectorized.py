@@ -36,6 +36,9 @@ class MaterializedContributions:
             squares[block].append(native.row_squares(gradient))
         return tf.sqrt(tf.stack([tf.add_n(s) for s in squares], axis=1))
 
+    def materialized(self) -> list[tf.Tensor]:
+        return list(self.gradients)
+
     def weighted_sum(self, weights: tf.Tensor) -> list[tf.Tensor]:
         if weights.shape[0] == 1:
             pairs = zip(self.gradients, self.block_of_variable, strict=True)
@@ -91,6 +94,7 @@ class VectorizedEngine:
     """
 
     name = "vectorized"
+    seeds_by_row = True
 
     def __init__(
         self,

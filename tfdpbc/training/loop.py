@@ -15,6 +15,7 @@ from tfdpbc.random import Streams
 from tfdpbc.training.averaging import Averages
 from tfdpbc.training.feed import Feed, ahead
 from tfdpbc.training.round import Release, Round
+from tfdpbc.training.whole_round import FAILURES
 
 
 class Draw(NamedTuple):
@@ -133,7 +134,11 @@ class Rounds:
                 self.clip_state[name].assign(value)
             if self.averages is not None:
                 self.averages.update(self.strategy)
-            return {**self.results(), "loss": self.mean_loss.result()}
+            logs = {**self.results(), "loss": self.mean_loss.result()}
+            if FAILURES in self.clip_state:  # their share of the plan's rounds so far
+                failures = tf.cast(self.clip_state[FAILURES].value, tf.float32)
+                logs[FAILURES] = failures / tf.cast(number + 1, tf.float32)
+            return logs
 
         def more(i: Any, _: Any) -> tuple[Any, Any]:
             return i + 1, one(i)

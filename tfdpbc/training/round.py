@@ -18,10 +18,13 @@ from tfdpbc.gradients.engine import Engine
 from tfdpbc.gradients.function import Examples, ModelFunction
 from tfdpbc.plan import PrivacyPlan
 from tfdpbc.statistics import StatisticsBlock
+from tfdpbc.training import whole_round
 from tfdpbc.training.augment import Augmenter
 
 _MEASUREMENT = (0x5DEECE66D1F3A9B7, 0x2545F4914F6CDD1D)
 """Makes the key of a measurement's noise from that of the update's."""
+_TEST = (0x1D8E4E27C47D124F, 0x3C79AC492BA7B653)
+"""As much for the noise of a test."""
 
 
 class Release(NamedTuple):
@@ -40,6 +43,22 @@ class Release(NamedTuple):
     outputs: Any
     state: list[Any]
     clip_state: dict[str, Any]
+
+
+class MicroBatches(NamedTuple):
+    """The contributions of a round, a physical micro-batch at a time.
+
+    Attributes:
+      passes, live: how many there are, and how many of them to run (None: all).
+      batch: ``i -> Examples`` of the i-th.
+      rows: ``(positions [n], there [n]) -> Examples`` of any contributions, by their place in the round; those that are not
+        `there` are masked.
+    """
+
+    passes: int
+    live: Any
+    batch: Callable[[Any], Examples]
+    rows: Callable[[Any, Any], Examples]
 
 
 class Round:
@@ -88,7 +107,7 @@ class Round:
           round_index: scalar integer tensor, counted from 0 over the whole plan.
           noise_key: int64 ``[2]``, fresh for every round.
           layer_key: int64 ``[2]``, seeds the model's random layers.
-          clip_state: the clipping's state; empty where it has none.
+          clip_state: the clipping's state and how many tests failed so far; empty where there is neither.
         """
         clipping = self.plan.clipping
         adapted = {"state": clip_state} if clipping.adaptive else {}
@@ -99,11 +118,24 @@ class Round:
             index = tf.cast(replica.replica_id_in_sync_group, tf.int64)
             layer_key = tf.random.experimental.stateless_fold_in(layer_key, index)
         place = round_index % self.plan.rounds_per_epoch
-        aggregate = self._aggregate(pool, indices, mask, bounds, layer_key, place, adapted)
-        total, measured, losses, outputs, state = aggregate
+        passed = None
+        if self.plan.aggregation.whole_round:
+            test_key = tf.bitwise.bitwise_xor(noise_key, tf.constant(_TEST, tf.int64))
+            aggregate = whole_round.aggregate(self, pool, indices, mask, bounds, layer_key, place, test_key)
+            total, losses, outputs, state, passed = aggregate
+            measured = []
+        else:
+            aggregate = self._aggregate(pool, indices, mask, bounds, layer_key, place, adapted)
+            total, measured, losses, outputs, state = aggregate
         if several:
             total, measured, state = replica.all_reduce(tf.distribute.ReduceOp.SUM, (total, measured, state))
         stddev = self.plan.update_noise_multiplier * self.plan.sensitivities(bounds)
+        if passed is not None:
+            # Whether the test was passed is public, so the noise may follow it.
+            on_pass, on_fail = self.plan.aggregation.noise_stds(self.plan.noise_multiplier, bounds[0])
+            stddev = tf.where(passed, on_pass, on_fail)[None]
+            failed = tf.cast(~passed, tf.int64)
+            clip_state = {whole_round.FAILURES: clip_state[whole_round.FAILURES] + failed}
         if self.plan.noise_multiplier > 0:
             stddevs = [stddev[block] for block in self.block_of_variable]
             if self.statistics is not None:
@@ -205,6 +237,17 @@ class Round:
         self, pool: Any, indices: Any, mask: Any, layer_key: Any, place: Any, of: Callable[..., Any]
     ) -> tuple[Any, Any]:
         """Sums and rows of ``of(contributions, valid)``, a physical micro-batch of k contributions at a time."""
+        m, at = indices.shape[0], self.micro_batches(pool, indices, mask, layer_key)
+
+        def one(i: Any) -> tuple[Any, Any]:
+            batch = at.batch(i)
+            return of(self.engine.contributions(batch, place), tf.reduce_any(batch.mask, axis=1))
+
+        sums, rows = accumulate(one, at.passes, at.live)
+        return sums, tf.nest.map_structure(lambda t: t[:m], rows)
+
+    def micro_batches(self, pool: Any, indices: Any, mask: Any, layer_key: Any) -> MicroBatches:
+        """The contributions of a round, cut into passes."""
         (m, s), k = indices.shape, self.engine.contributions_per_pass
         passes = -(-m // k)
         seeds = tf.random.stateless_uniform(
@@ -217,16 +260,20 @@ class Round:
             tf.reshape(t, [passes, k, *t.shape[1:]]) for t in (tf.pad(indices, padding), tf.pad(mask, padding), seeds)
         )
 
-        def one(i: Any) -> tuple[Any, Any]:
-            x, y, sample_weight = tf.nest.map_structure(lambda t: None if t is None else tf.gather(t, indices[i]), pool)
-            batch = Examples(x, y, sample_weight, mask[i], seeds[i])
-            if self.augmenter:
-                batch = self.augmenter.rows(batch, changes[i * k : (i + 1) * k])
-            contributions = self.engine.contributions(batch, place)
-            return of(contributions, tf.reduce_any(mask[i], axis=1))
+        def batch(indices: Any, mask: Any, seeds: Any, changes: Any) -> Examples:
+            x, y, sample_weight = tf.nest.map_structure(lambda t: None if t is None else tf.gather(t, indices), pool)
+            made = Examples(x, y, sample_weight, mask, seeds)
+            return made if changes is None else self.augmenter.rows(made, changes)
 
-        sums, rows = accumulate(one, passes, self._live(mask, passes))
-        return sums, tf.nest.map_structure(lambda t: t[:m], rows)
+        def one(i: Any) -> Examples:
+            return batch(indices[i], mask[i], seeds[i], changes[i * k : (i + 1) * k] if self.augmenter else None)
+
+        def rows(positions: Any, there: Any) -> Examples:
+            flat = [tf.gather(tf.reshape(t, [passes * k, *t.shape[2:]]), positions) for t in (indices, mask, seeds)]
+            flat[1] &= there[:, None]
+            return batch(*flat, tf.gather(changes, positions) if self.augmenter else None)
+
+        return MicroBatches(passes, self._live(mask, passes), one, rows)
 
     def _live(self, mask: Any, passes: int) -> Any:
         """How many micro-batches hold an example: padding comes last, so a Poisson round may stop early.

@@ -47,6 +47,14 @@ class OnePassContributions:
                 squares[block].append(term.squares)
         return tf.sqrt(tf.stack([tf.add_n(s) if s else tf.zeros([k]) for s in squares], axis=1))
 
+    def materialized(self) -> list[tf.Tensor]:
+        k = self.evaluation.losses.shape[0]
+        pairs = zip(self.terms, self.variables, strict=True)
+        return [
+            tf.zeros([k, *v.shape]) if t is None else tf.reshape(tf.cast(t.materialized(), tf.float32), [k, *v.shape])
+            for t, v in pairs
+        ]
+
     def weighted_sum(self, weights: Any) -> list[tf.Tensor]:
         norms = self.block_norms()
         finite = tf.reduce_all(tf.math.is_finite(norms))
@@ -83,6 +91,7 @@ class OnePassEngine:
     """
 
     name = "onepass"
+    seeds_by_row = False
 
     def __init__(
         self,

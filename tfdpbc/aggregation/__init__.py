@@ -1,0 +1,30 @@
+"""How clipped contributions become one update: sums, trimmed sums with and without a private test, medians."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfdpbc import _validate
+from tfdpbc.aggregation.base import Sum
+from tfdpbc.aggregation.medians import CoordinateMedian, GeometricMedian
+from tfdpbc.aggregation.trimmed import GlobalTrimmedSum, TrimmedSum
+
+by_name = {kind.name: kind for kind in (Sum, TrimmedSum, GlobalTrimmedSum, CoordinateMedian, GeometricMedian)}
+
+
+def from_config(config: dict[str, Any]) -> Sum:
+    """The inverse of `to_config`."""
+    fields = dict(config)
+    kind = by_name[_validate.choice("aggregation", fields.pop("name", None), by_name)]
+    return kind(**fields)
+
+
+__all__ = [
+    "CoordinateMedian",
+    "GeometricMedian",
+    "GlobalTrimmedSum",
+    "Sum",
+    "TrimmedSum",
+    "by_name",
+    "from_config",
+]
