@@ -1,5 +1,6 @@
 """What every test needs: a quiet TensorFlow, no display, reproducible property tests."""
 
+import gc
 import os
 
 # Before anything imports TensorFlow or matplotlib.
@@ -12,3 +13,6 @@ from hypothesis import settings
 # Machines under load must not fail a test, and a test that passed must pass again.
 settings.register_profile("tfdpbc", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("tfdpbc")
+
+# Tracing makes millions of small objects that live on; looking through them all again and again takes time.
+gc.set_threshold(100_000, 20, 100)

@@ -64,7 +64,7 @@ def test_account_and_calibrate_count_the_blocks(answer, run):
     eight = answer("calibrate", *given, "--model", "bn_lenet5", "--epsilon", 2)
     assert eight["epsilon"] <= 2 and eight["noise_multiplier"] == pytest.approx(2.5, rel=0.1)
     missing = run("account", *given, "--noise-multiplier", 2.5)
-    assert missing.exit_code == 1 and "num_blocks" in missing.stderr
+    assert missing.exit_code == 2 and "--num-blocks" in missing.stderr
 
 
 def test_train_with_layers_and_resume(run, tmp_path):

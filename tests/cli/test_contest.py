@@ -27,6 +27,7 @@ def no_training(monkeypatch):
     return seen
 
 
+@pytest.mark.slow
 def test_every_kind_at_every_promise(answer, no_training):
     got = answer(*SMALL, "--epsilons", "2,8", "--norm", 0.3, "--seeds", 2)
     assert (got["dataset"], got["examples"], got["num_layers"], got["epsilons"]) == ("stripes", 200, 3, [2.0, 8.0])

@@ -170,6 +170,7 @@ def test_pitfall_14_resume_counts_all_rounds(trained, run, answer, tmp_path, mon
     assert [row["epoch"] for row in RunFolder(out).read_history()] == [1, 2]
 
 
+@pytest.mark.slow
 def test_augmented_and_averaged_runs(run, answer, tmp_path, monkeypatch):
     """Interrupted and resumed they are the uninterrupted run; what is exported is the average, with its standardising."""
     options = (*TRAIN, "--epochs", 2, "--seed", 3, "--augment", "paper", "--augmentations", 2, "--averaging", 0.9)

@@ -105,6 +105,7 @@ def test_the_step_shrinks_after_each_epoch():
     assert found == pytest.approx([0.025, 0.025, 0.025 * 0.9, 0.025 * 0.81], rel=1e-6) and float(step) > 0
 
 
+@pytest.mark.slow
 def test_what_is_done_is_not_done_again(small, tmp_path, monkeypatch):
     calls = []
 

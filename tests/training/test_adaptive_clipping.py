@@ -319,6 +319,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_replicas_hold_the_same_state_as_one_device(tmp_path):
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": os.getcwd()}
     done = subprocess.run(

@@ -85,14 +85,12 @@ averaged = {
     "count": int(both.averages.count.numpy()),
 }
 refused = []
-for optimizer, options in (
-    ("sgd", {"jit_compile": True}),
-    (keras.optimizers.SGD(gradient_accumulation_steps=2), {}),
-    (keras.optimizers.SGD(use_ema=True), {}),
-):
+for settings, options in (({}, {"jit_compile": True}), ({"gradient_accumulation_steps": 2}, {}), ({"use_ema": True}, {})):
     try:
         model = build(two, dp.Shuffling(64, 8, 1), "onepass", 1.0)
-        model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), **options)
+        with two.scope():
+            optimizer, loss = keras.optimizers.SGD(**settings), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            model.compile(optimizer, loss, **options)
         model.fit(x, y, verbose=0)
     except ValueError as error:
         refused.append(str(error))

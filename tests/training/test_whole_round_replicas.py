@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 # Logical devices must be made before TensorFlow starts, hence a process of its own.
 SCRIPT = """
 import json
@@ -40,6 +42,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_two_replicas_release_what_one_does():
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=environment, check=False)

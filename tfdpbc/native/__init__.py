@@ -40,7 +40,8 @@ def operations() -> Any:
 
 def row_squares(t: Any) -> tf.Tensor:
     """Sums of squares over all axes but the first, of a float32 tensor ``[n, ...]``: ``[n]``."""
-    if (built := operations()) is not None:
+    built = operations()  # no walrus: AutoGraph cannot read it
+    if built is not None:
         return built.tfdpbc_row_squares([t])
     return tf.reduce_sum(tf.square(tf.reshape(t, [t.shape[0], -1])), axis=1)
 

@@ -181,7 +181,8 @@ LARGEST_SQUARE, SMALLEST_SQUARE = 1e8, 1e-25
 def _product_of_squares(a: Any, d: Any) -> tf.Tensor:
     """``|a|^2 |d|^2``, norms over the last two axes; never too small, of tiny and huge numbers either."""
     outer, flat = a.shape[:-2], [tf.reshape(t, [-1, *t.shape[-2:]]) for t in (a, d)]
-    if (built := native.operations()) is not None:  # in double precision
+    built = native.operations()
+    if built is not None:  # in double precision
         return tf.reshape(built.tfdpbc_row_squares(flat), outer)
     squares = [tf.reshape(squared_norms(t), outer) for t in flat]
     # What may be missing is made up for, and a sum that vanished altogether misses less than any clip norm: it stays 0.

@@ -22,6 +22,8 @@ class TimeDistributedRule(LayerRule):
 
     def reasons(self, layer: Any) -> list[str]:
         inner, found = layer.layer, []
+        if not inner.trainable_variables:
+            return []  # computed by Keras, step by step; the engine looks at the inner layer itself
         if rule_of(inner) is None or type(inner) is type(layer):
             found.append(f"wraps {type(inner).__name__}, which has no rule that computes several steps at once")
         elif inner._call_has_mask_arg:
