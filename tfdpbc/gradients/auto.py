@@ -32,6 +32,8 @@ MOST_EXAMPLES = 256
 """Examples computed at once unless the user says otherwise: on a CPU more are no faster."""
 EFFICIENT_EXAMPLES = 8
 """From this many examples on, contributions one by one are faster than mapped (convolutions loop inside a map)."""
+VALUES_PER_OUTPUT = 64
+"""Numbers held for each output of a plain layer, at the very most: 5 x 5 patches held twice, gradients, copies."""
 VECTOR = 16
 """Channels that oneDNN computes at once: with whole vectors of them no fault was seen."""
 POISSON_PASSES = 8
@@ -45,6 +47,23 @@ _ABORTING = (
     keras.layers.GroupQueryAttention,
     keras.layers.EinsumDense,
     keras.layers.SpectralNormalization,
+)
+# Layers for which `VALUES_PER_OUTPUT` holds, with kernels up to 5 x 5.
+_PLAIN = (
+    keras.layers.InputLayer,
+    keras.layers.Dense,
+    keras.layers.Conv2D,
+    keras.layers.MaxPooling2D,
+    keras.layers.AveragePooling2D,
+    keras.layers.GlobalAveragePooling2D,
+    keras.layers.Flatten,
+    keras.layers.Reshape,
+    keras.layers.Activation,
+    keras.layers.ReLU,
+    keras.layers.Dropout,
+    keras.layers.GroupNormalization,
+    keras.layers.LayerNormalization,
+    keras.layers.BatchNormalization,
 )
 
 
@@ -147,6 +166,24 @@ def contributions_per_pass(
     )
     k = max(1, min(contributions, most, budget // MATERIALIZED_SHARE // (4 * weights * copies)))
     return k, f"{4 * weights * copies * k / 2**20:.3g} MiB of {what}"
+
+
+def _surely_fits(engine: OnePassEngine, examples: int, budget: int) -> bool:
+    """Whether so many examples fit by a generous count, which spares small models the trace of their memory (seconds)."""
+    model = engine.function.model
+    layers = list(model._flatten_layers(include_self=False, recursive=True))
+    try:  # a layer that is of another type, was never called, is shared or has several outputs is traced
+        sizes = [math.prod(layer.output.shape[1:]) for layer in layers if _plain(layer)]
+    except (AttributeError, TypeError, ValueError):
+        return False
+    weights = sum(math.prod(variable.shape) for variable in model.trainable_variables)
+    values = VALUES_PER_OUTPUT * sum(sizes) + weights
+    return len(sizes) == len(layers) and 4 * values * examples <= budget
+
+
+def _plain(layer: Any) -> bool:
+    """Whether `VALUES_PER_OUTPUT` holds for the layer."""
+    return type(layer) in _PLAIN and max(getattr(layer, "kernel_size", (1,))) <= 5
 
 
 def _bytes_of_one(engine: OnePassEngine, inputs: Any, examples: int) -> int | None:
