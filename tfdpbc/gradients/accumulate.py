@@ -37,7 +37,8 @@ def fold(
     if passes == 1:
         return one(0, carry)
     given = tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), carry)
-    traced = tf.function(one).get_concrete_function(tf.TensorSpec([], tf.int32), given)  # traced once, shapes known
+    spec = tf.TensorSpec([], tf.int32)
+    traced = tf.function(one, autograph=False).get_concrete_function(spec, given)  # traced once, shapes known
     sums_spec, rows_spec, _ = traced.structured_outputs
     sums = tf.nest.map_structure(lambda t: tf.zeros(t.shape, t.dtype), sums_spec)
     arrays = tf.nest.map_structure(lambda t: tf.TensorArray(t.dtype, passes, element_shape=t.shape), rows_spec)

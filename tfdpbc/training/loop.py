@@ -77,7 +77,7 @@ class Rounds:
         self.strategy, self.replicas = strategy, 1 if strategy is None else strategy.num_replicas_in_sync
         self.rounds_per_call = rounds_per_call
         release = round_function.release
-        self._release = tf.function(_without_native(release), jit_compile=True) if jit_compile else release
+        self._release = tf.function(_without_native(release), jit_compile=True, autograph=False) if jit_compile else release
         self._compiled: dict[Any, Any] = {}
         self._mean_norms: tuple[Any, Any] = (None, None)  # the feed's variables and the function compiled for them
         self.mean_loss = keras.metrics.Mean("loss")
@@ -112,7 +112,7 @@ class Rounds:
             specs = [[n, m, s], [n, m, s], [], [n, 2], [n, 2]]
             dtypes = [dtype, tf.bool, tf.int64, tf.int64, tf.int64]
             signature = [rows, *(tf.TensorSpec(*spec) for spec in zip(specs, dtypes, strict=True))]
-            self._compiled[key] = tf.function(self._apply_rounds, input_signature=signature)
+            self._compiled[key] = tf.function(self._apply_rounds, input_signature=signature, autograph=False)
         return self._compiled[key]
 
     def _apply_rounds(
@@ -168,7 +168,7 @@ class Rounds:
         if compiled is None or known is not feed.resident:
             rows_specs = [] if feed.resident is not None else feed.specs
             signature = [rows_specs, tf.TensorSpec(indices.shape, tf.int32), tf.TensorSpec([2], tf.int64)]
-            compiled = measure if self.eagerly else tf.function(measure, input_signature=signature)
+            compiled = measure if self.eagerly else tf.function(measure, input_signature=signature, autograph=False)
             self._mean_norms = feed.resident, compiled
         given = [tf.convert_to_tensor(leaf) for leaf in rows]
         return np.asarray(compiled(given, tf.constant(indices, tf.int32), tf.constant(layer_key)))
