@@ -34,9 +34,7 @@ class Bank:
         self.scales, self.orientations, step = scales, orientations, 2**scales
         self.size = tuple(((n + step) // step + 1) * step for n in (height, width))
         self._kept = (height // step, width // step)
-        self.rows, self.columns = (
-            _reflected(n, padded) for n, padded in zip((height, width), self.size, strict=True)
-        )
+        self.rows, self.columns = (_reflected(n, padded) for n, padded in zip((height, width), self.size, strict=True))
         self._wavelets = [
             np.stack([np.fft.fft2(morlet(self.size, j, k, orientations)).real for k in range(orientations)])
             for j in range(scales)
