@@ -1,8 +1,9 @@
 """The models of the papers and of the field, by name.
 
 Each is a function ``model(input_shape, num_classes, **options) -> keras.Model`` of standard Keras layers (so it saves
-and loads without this package; the scattering networks have a layer of ours and need it) whose outputs are
-logits ``[batch, num_classes]`` in float32: train with ``from_logits=True``. ``seed`` fixes the initial weights; without it Keras's own random state decides.
+and loads without this package; the scattering networks need it for one layer) whose outputs are logits
+``[batch, num_classes]`` in float32: train with ``from_logits=True``. ``seed`` fixes the initial weights; without it
+Keras's own random state decides.
 """
 
 from tfdpbc.models._common import NORMALIZATIONS
