@@ -48,14 +48,15 @@ def scattering_linear(
       num_classes: number of classes, >= 2.
       scales: J, the features stand at every 2^J-th pixel.
       orientations: L.
-      seed: fixes the initial weights.
+      seed: of no effect, as the weights start at zero; for all models are called alike.
       standardize: public (mean, deviation) of the channels, which the model takes from its inputs; None for none.
     """
     import keras
 
     inputs, x = _front("scattering_linear", input_shape, scales, orientations, standardize)
     x = keras.layers.Flatten(name="flatten")(x)
-    return keras.Model(inputs, _common.logits(num_classes, _common.Initializers(seed)())(x), name="scattering_linear")
+    # A convex problem needs no random start, whose scores training would have to undo with noisy steps.
+    return keras.Model(inputs, _common.logits(num_classes, keras.initializers.Zeros())(x), name="scattering_linear")
 
 
 def scattering_cnn(
