@@ -351,7 +351,18 @@ class TestBatchNormalisation:
 
 def test_fixed_features_are_computed_before_training_and_exported_with_it(answer, tmp_path):
     """The SavedModel takes images, and says what training said of the test set."""
-    options = ("train", "--dataset", "stripes", "--model", "scattering_linear", "--learning-rate", 0.2, *PLAN, "--seed", 1)
+    options = (
+        "train",
+        "--dataset",
+        "stripes",
+        "--model",
+        "scattering_linear",
+        "--learning-rate",
+        0.2,
+        *PLAN,
+        "--seed",
+        1,
+    )
     result = answer(*options, "--epochs", 2, "--out", tmp_path / "run")
     test = stripes("stripes", split="test")
     logits = load_exported(tmp_path / "run" / "model").predict(test.scaled())
