@@ -127,6 +127,7 @@ def test_front_and_head_are_the_model():
     np.testing.assert_allclose(head(front(x)), model(x), atol=1e-6)
     assert [id(v) for v in head.trainable_variables] == [id(v) for v in model.trainable_variables]
     assert models.fixed_features(models.mlp((4,), 2)) is None
+    assert unsupported(model, BatchGradient()) == []
 
 
 def private(model):
@@ -139,6 +140,7 @@ def private(model):
     return made
 
 
+@pytest.mark.slow
 def test_precomputed_features_train_the_same_model(tmp_path):
     """One pass computes the whole model; on features computed before it, the weights are the same, and so is what is exported."""
     rng = np.random.default_rng(5)
@@ -147,7 +149,6 @@ def test_precomputed_features_train_the_same_model(tmp_path):
     front, head = models.fixed_features(parts)
     on_images, on_features = private(whole), private(head)
     on_images.fit(x, y, verbose=0)
-    assert unsupported(whole, BatchGradient()) == []
     on_features.fit(front.predict(x, verbose=0), y, verbose=0)
     assert not np.allclose(
         head.get_weights()[0], models.scattering_linear((12, 12, 1), 3, orientations=2, seed=1).get_weights()[0]
