@@ -416,13 +416,17 @@ class PrivateModel(keras.Model):
                 stacklevel=3,
             )
 
-    def export(self, filepath: Any, delta: float = 1e-5, averaged: bool = False, **extra: Any) -> None:
+    def export(
+        self, filepath: Any, delta: float = 1e-5, averaged: bool = False, front: Any = None, **extra: Any
+    ) -> None:
         """Writes the model as a SavedModel that TensorFlow alone can load, its guarantee at `delta` inside.
 
         With ``statistics="batch"`` the SavedModel normalises by the batch that it is given.
 
         Args:
           averaged: write the averaged weights in the place of the last ones; the guarantee is the same.
+          front: a Keras model whose outputs this model was trained on (see `models.fixed_features`), written before it. It
+            must be public: the guarantee covers no weights of its own.
 
         Raises:
           IncompatibleModel: with ``statistics="public"``, if they were not recomputed after the last round.
@@ -437,8 +441,16 @@ class PrivateModel(keras.Model):
             )
         if self.statistics == "batch":
             forward = normalization.inference(self.model, compatibility.batch_normalizations(self.model))
+        model = self.model
+        if front is not None:
+            head = forward or functools.partial(self.model, training=False)
+            model = _validate.instance("front", front, keras.Model, "a Keras model")
+
+            def forward(inputs: Any) -> Any:
+                return head(front(inputs, training=False))
+
         with self.averaged() if averaged else contextlib.nullcontext():
-            export_model(self.model, filepath, self.spent.guarantee(delta), extra, forward)
+            export_model(model, filepath, self.spent.guarantee(delta), extra, forward)
 
     def save_checkpoint(self, path: Any) -> None:
         """Writes weights, optimizer state and the count of released rounds to one file."""

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfdpbc import data
 from tfdpbc.errors import DataError
+from tfdpbc.export import load_exported
 from tfdpbc.reporting.run_folder import RunFolder
 
 KEYS = {  # of guarantee.json, a contract with scripts outside this repository
@@ -346,3 +347,24 @@ class TestBatchNormalisation:
     def test_too_small_a_public_part_is_refused(self, refused, tmp_path):
         chosen = ("--statistics", "public", "--public-share", 0.001, "--out", tmp_path / "one")
         assert "at least 2 public examples" in refused(*self.TRAIN, *chosen)
+
+
+def test_fixed_features_are_computed_before_training_and_exported_with_it(answer, tmp_path):
+    """The SavedModel takes images, and says what training said of the test set."""
+    options = (
+        "train",
+        "--dataset",
+        "stripes",
+        "--model",
+        "scattering_linear",
+        "--learning-rate",
+        0.2,
+        *PLAN,
+        "--seed",
+        1,
+    )
+    result = answer(*options, "--epochs", 2, "--out", tmp_path / "run")
+    test = stripes("stripes", split="test")
+    logits = load_exported(tmp_path / "run" / "model").predict(test.scaled())
+    assert np.mean(logits.argmax(1) == test.y) == pytest.approx(result["accuracy"], abs=0.02)
+    assert result["accuracy"] > 0.7

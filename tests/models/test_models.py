@@ -20,6 +20,8 @@ VARIANTS = [
     ("tutorial_cnn", {}),
     ("mlp", {}),
     ("resnet18", {}),
+    ("scattering_linear", {"orientations": 4}),
+    ("scattering_cnn", {"orientations": 2, "filters": 4}),
 ]
 
 
@@ -28,7 +30,15 @@ def trainable_layers(model):
 
 
 def test_names():
-    assert models.names() == ["bn_lenet5", "convnet", "mlp", "resnet18", "tutorial_cnn"]
+    assert models.names() == [
+        "bn_lenet5",
+        "convnet",
+        "mlp",
+        "resnet18",
+        "scattering_cnn",
+        "scattering_linear",
+        "tutorial_cnn",
+    ]
     for name in models.names():
         assert callable(getattr(models, name))
     assert models.build("tutorial-cnn", (28, 28, 1), 10).name == "tutorial_cnn"
@@ -59,6 +69,8 @@ def test_forward(name, options, shape):
         ("convnet", (32, 32, 3), {}, 896 + 18_496 + 36_928 + 73_856 + 1_290, 5),
         ("convnet", (32, 32, 3), {"normalization": "batch"}, 131_466 + 288, 9),
         ("convnet", (32, 32, 3), {"normalization": "group"}, 131_466 + 288, 9),
+        ("scattering_linear", (28, 28, 1), {}, 49 * 81 * 10 + 10, 1),
+        ("scattering_cnn", (28, 28, 1), {"filters": 16}, (81 * 9 + 1) * 16 + (16 * 9 + 1) * 16 + 170, 3),
         # The figure that the CIFAR variants of the field state.
         ("resnet18", (32, 32, 3), {}, 11_173_962, 41),
         ("resnet18", (32, 32, 3), {"normalization": "batch"}, 11_173_962, 41),
@@ -174,7 +186,8 @@ def test_refusals(call, message):
 
 
 @pytest.mark.parametrize(
-    ("name", "smallest"), [("tutorial_cnn", 13), ("convnet", 8), ("bn_lenet5", 1), ("resnet18", 8)]
+    ("name", "smallest"),
+    [("tutorial_cnn", 13), ("convnet", 8), ("bn_lenet5", 1), ("resnet18", 8), ("scattering_cnn", 4)],
 )
 def test_smallest_input_works(name, smallest):
     assert models.build(name, (smallest, smallest, 1), 2)(np.zeros((1, smallest, smallest, 1))).shape == (1, 2)

@@ -9,12 +9,14 @@ from tfdpbc.models.convnet import convnet
 from tfdpbc.models.lenet import bn_lenet5
 from tfdpbc.models.mlp import mlp
 from tfdpbc.models.resnet import resnet18
+from tfdpbc.models.scattering import scattering_cnn, scattering_linear
 from tfdpbc.models.tutorial import tutorial_cnn
 
 if TYPE_CHECKING:
     import keras
 
-_MODELS = {function.__name__: function for function in (convnet, bn_lenet5, resnet18, tutorial_cnn, mlp)}
+_FUNCTIONS = (convnet, bn_lenet5, resnet18, tutorial_cnn, mlp, scattering_linear, scattering_cnn)
+_MODELS = {function.__name__: function for function in _FUNCTIONS}
 
 
 def names() -> list[str]:

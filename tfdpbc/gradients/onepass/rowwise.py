@@ -13,6 +13,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdpbc.models.scattering_layer import Scattering2D
+
 
 def words(text: str) -> list[str]:
     """The names in a block of text."""
@@ -72,6 +74,7 @@ def _named(module: Any, names: list[str] | tuple[str, ...]) -> list[Any]:
 
 _LAYERS: dict[type, Callable[[Any], bool]] = {t: lambda layer: True for t in _named(keras.layers, _ALWAYS)}
 _COMPOSITES = _named(keras.layers, _COMPOSITE)
+_LAYERS[Scattering2D] = lambda layer: True
 _FUNCTIONS: list[Any] = [
     *_named(keras.activations, _ACTIVATIONS),
     *(getattr(tf.nn, n) for n in ("relu", "relu6", "elu", "selu", "gelu", "silu", "swish", "leaky_relu", "tanh")),
