@@ -103,6 +103,7 @@ def audit(
 
     runs = _validate.integer("runs", runs, at_least=LEAST_RUNS)
     scale = _validate.number("noise_scale", noise_scale, above=0)
+    seed = None if seed is None else _validate.integer("seed", seed, at_least=0)
     failure = 1 - _validate.probability("confidence", confidence)
     cases, truth = worlds(plan), scaled(plan, scale)
     claim, claimed = plan.trade_off(), float(plan.guarantee(delta)["epsilon"])
@@ -133,18 +134,24 @@ def audit(
     return found
 
 
-def audits(plans: Mapping[str, Any], confidence: float = 0.99, **settings: Any) -> Iterator[tuple[str, Finding]]:
+def audits(
+    plans: Mapping[str, Any], confidence: float = 0.99, seed: int | None = None, **settings: Any
+) -> Iterator[tuple[str, Finding]]:
     """Audits several plans one after the other: (name, finding), as they come.
 
     Args:
       plans: name → plan.
       confidence: probability with which everything certified is true, over all plans together.
+      seed: makes all reproducible.
       settings: as of `audit`.
     """
     failure = 1 - _validate.probability("confidence", confidence)
+    seed = None if seed is None else _validate.integer("seed", seed, at_least=0)
     share = failure / sum(len(worlds(plan)) for plan in plans.values())
-    for name, plan in plans.items():
-        for finding in audit(plan, confidence=1 - share * len(worlds(plan)), **settings):
+    for i, (name, plan) in enumerate(plans.items()):
+        # Plans that differ in little shall not share their luck.
+        own = None if seed is None else int(np.random.SeedSequence([seed, i]).generate_state(1, np.uint64)[0])
+        for finding in audit(plan, confidence=1 - share * len(worlds(plan)), seed=own, **settings):
             yield name, finding
 
 

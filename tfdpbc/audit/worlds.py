@@ -108,9 +108,10 @@ def _added(
     others: float,
     canary: float,
     hit: State,
-    missed: State = State(0.0),  # noqa: B008
+    missed: State | None = None,
 ) -> World:
     """One example more, of norm `canary` before clipping; the others have norm `others`."""
+    missed = State(0.0) if missed is None else missed
     second = _rows(_others(plan), second=others)
     first = np.concatenate([second, _rows(1, canary)])
     return World(name, first, second, hit, missed, missed, _joins(plan.sampling))

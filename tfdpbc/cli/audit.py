@@ -83,5 +83,5 @@ def _row(name: str, finding: Any) -> str:
     up, down = math.ceil(finding.claimed * 100) / 100, (finding.certified, finding.same_kind)
     numbers = [f"{up:.2f}", *(f"{math.floor(x * 100) / 100:.2f}" for x in down)]
     numbers += [f"{x:.4f}" for x in (finding.errors.alpha, finding.errors.beta, finding.allowed)]
-    verdict = "VIOLATED" if finding.violated else "holds"
+    verdict = "VIOLATED" if finding.violated else "not refuted"
     return "  ".join([f"{f'{name}: {finding.world}':<58}", *(f"{text:>11}" for text in (*numbers, verdict))])
