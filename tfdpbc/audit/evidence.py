@@ -38,9 +38,9 @@ class Errors:
     beta: float
 
     def epsilon(self, delta: float) -> float:
-        """The least ε >= 0 that a mechanism with such a test can keep at `delta`, whatever the mechanism; may be ∞."""
+        """The least ε >= 0 that a mechanism with such a test can keep at `delta`, whatever the mechanism."""
         ratios = [(1 - b - delta, a) for a, b in ((self.alpha, self.beta), (self.beta, self.alpha))]
-        return max(0.0, *(math.log(hit / false) for hit, false in ratios if hit > 0))
+        return max(0.0, *(math.log(hit / false) if hit > 0 else 0.0 for hit, false in ratios))
 
     @property
     def mu(self) -> float:
