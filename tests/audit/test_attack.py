@@ -89,7 +89,7 @@ def test_half_the_noise_is_found_and_the_plan_is_not():
     half = scaled(GAUSSIAN, 0.5)
     (world,) = worlds(half)
     margins = []
-    for _ in range(80):
+    for _ in range(40):
         scores = [
             [attack.log_ratio(half, world, seen) for seen in ideal(half, world, first, runs, rng)] for first in (1, 0)
         ]
