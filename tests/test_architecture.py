@@ -16,7 +16,7 @@ ROOMS = {
     3: ("plan", "analyses", "guarantee", "ledger", "compatibility", "statistics", "normalization"),
     4: ("training", "federated"),
     5: ("keras_model", "attacked_model", "export", "callbacks", "reporting"),
-    6: ("experiments",),
+    6: ("experiments", "audit"),
     7: ("cli", "__main__"),
 }
 ROOM_OF = {name: number for number, names in ROOMS.items() for name in names}

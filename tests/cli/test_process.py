@@ -40,7 +40,7 @@ def test_usage_is_status_2():
     assert done.returncode == 2 and done.stdout == "" and "Usage: tfdpbc train" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["train", "evaluate", "account", "calibrate", "compare", "reproduce"])
+@pytest.mark.parametrize("name", ["train", "evaluate", "account", "calibrate", "compare", "reproduce", "audit"])
 def test_scripts_are_the_commands(name):
     done = process(SCRIPTS / f"{name}.py", "-h")
     assert done.returncode == 0 and done.stderr == ""
@@ -48,7 +48,7 @@ def test_scripts_are_the_commands(name):
 
 
 @pytest.mark.parametrize(
-    "args", [(), ("train",), ("evaluate",), ("account",), ("calibrate",), ("compare",), ("reproduce",)]
+    "args", [(), ("train",), ("evaluate",), ("account",), ("calibrate",), ("compare",), ("reproduce",), ("audit",)]
 )
 def test_help_everywhere(run, args):
     short, long = run(*args, "-h"), run(*args, "--help")

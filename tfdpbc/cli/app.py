@@ -6,6 +6,7 @@ import click
 
 import tfdpbc
 from tfdpbc.cli.account import account
+from tfdpbc.cli.audit import audit
 from tfdpbc.cli.base import SETTINGS
 from tfdpbc.cli.calibrate import calibrate
 from tfdpbc.cli.compare import compare
@@ -20,5 +21,5 @@ def app() -> None:
     """Differentially private training for Keras, under a guarantee that is computed exactly."""
 
 
-for command in (train, evaluate, account, calibrate, compare, reproduce):
+for command in (train, evaluate, account, calibrate, compare, reproduce, audit):
     app.add_command(command)
