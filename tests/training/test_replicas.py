@@ -46,15 +46,17 @@ def train(strategy, *case):
 
 one, two = tf.distribute.OneDeviceStrategy("/cpu:0"), tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
 found = []
-for engine in ("onepass", "vectorized"):
-    for sampling in (dp.Shuffling(64, 7, 1), dp.Shuffling(64, 1, 8), dp.Poisson(0.1, 9, 16)):
-        case = sampling, engine, 1.0
-        (a, a_history), (b, b_history) = train(one, *case), train(two, *case)
-        apart = [float(np.abs(p - q).max()) for p, q in zip(a.model.get_weights(), b.model.get_weights())]
-        copies = [float(np.abs(np.subtract(*(t.numpy() for t in v.value.values))).max())
-                  for v in b.model.trainable_variables]
-        logs = [float(np.abs(np.subtract(a_history[name], b_history[name])).max()) for name in a_history]
-        found.append([max(apart), max(copies), max(logs), a.spent.rounds, b.spent.rounds])
+for sampling, engine in (
+    (dp.Shuffling(64, 7, 1), "onepass"), (dp.Shuffling(64, 1, 8), "vectorized"),
+    (dp.Poisson(0.1, 9, 16), "onepass"), (dp.Poisson(0.1, 9, 16), "vectorized"),
+):
+    case = sampling, engine, 1.0
+    (a, a_history), (b, b_history) = train(one, *case), train(two, *case)
+    apart = [float(np.abs(p - q).max()) for p, q in zip(a.model.get_weights(), b.model.get_weights())]
+    copies = [float(np.abs(np.subtract(*(t.numpy() for t in v.value.values))).max())
+              for v in b.model.trainable_variables]
+    logs = [float(np.abs(np.subtract(a_history[name], b_history[name])).max()) for name in a_history]
+    found.append([max(apart), max(copies), max(logs), a.spent.rounds, b.spent.rounds])
 b.save_checkpoint("checkpoint")
 fresh = build(two, *case)
 fresh.load_checkpoint("checkpoint")
@@ -131,7 +133,7 @@ def answer(tmp_path_factory):
 
 def test_two_replicas_give_what_one_gives(answer):
     """Weights, the two copies of them, losses and metrics; the noise of the same seed was added once."""
-    assert len(answer["found"]) == 6
+    assert len(answer["found"]) == 4
     for apart, copies, logs, one, two in answer["found"]:
         assert apart < 1e-6 and copies == 0 and logs < 1e-5
         assert one == two > 0
