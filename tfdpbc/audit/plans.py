@@ -10,7 +10,7 @@ NOISE = 0.8
 
 
 def all_plans() -> dict[str, Any]:
-    """name → `PrivacyPlan`, of two to four rounds; with shares q of an example in a round such that both matter, rounds
+    """name → `PrivacyPlan`, of three or four rounds; with shares q of an example in a round such that both matter, rounds
     with the canary and rounds without.
 
     The two trimmed sums differ in how often a clean round passes: nearly always, and every other time.
