@@ -88,6 +88,8 @@ def build_engine(
     engine.contributions_per_pass, reason = contributions_per_pass(
         engine, sampling, physical_batch_size, budget, inputs, replicas, augmentations
     )
+    # Who limits the examples of a pass wants no more of them held.
+    engine.held_bytes = 0 if physical_batch_size is not None else budget
     return engine, (
         f"{engine.name} ({why}), {engine.contributions_per_pass} of {sampling.shape[0]} contributions at once ({reason})"
     )
