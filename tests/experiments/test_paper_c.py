@@ -64,12 +64,22 @@ def test_every_attack_meets_every_aggregation_with_equal_promises():
         experiment = registry.get(name)
         found = {paper_c.kind_of(setting.name) for setting in experiment.settings}
         hit = {(k, a, s) for k in paper_c.AGGREGATORS for a in paper_c.ATTACKS for s in paper_c.SHARES[1:]}
-        assert found == hit | {(kind, paper_c.CLEAN, 0.0) for kind in paper_c.AGGREGATORS}
+        assert {one for one in found if "@" not in one[0]} == hit | {
+            (kind, paper_c.CLEAN, 0.0) for kind in paper_c.AGGREGATORS
+        }
+        tried = {one for one in found if "@" in one[0]}  # twice and half the rate, of 5 private ones under 2 attacks
+        assert len(tried) == 20 and {(attack, share) for _, attack, share in tried} == {
+            ("label", 0.2),
+            ("gradient-random", 0.2),
+        }
         for setting in experiment.settings:
             kind, attack, share = paper_c.kind_of(setting.name)
             assert (setting.robust.attack or paper_c.CLEAN, setting.robust.share) == (attack, share)
+            kind, _, rate = kind.partition("@")
+            assert setting.learning_rate == float(rate or setting.learning_rate)
             assert setting.robust.epsilon == (None if kind in ("sgd", "robust-sgd") else paper_c.EPSILON)
             assert setting.robust.delta == 1e-5
+            assert registry.chosen(experiment, [setting.name]) == (setting,)
         by_kind = {paper_c.kind_of(setting.name)[0]: setting for setting in experiment.settings}
         tau = by_kind["ptr"].robust.release_norm
         assert [by_kind[kind].norm for kind in ("global-tau", "dp-sgd-tau")] == [tau, tau]

@@ -22,8 +22,8 @@ X[3] = X[4] = X[5]  # equal norms
 Y[3] = Y[4] = Y[5]
 
 
-def trainer(aggregation, engine="onepass", physical=None, noise=0.0, net=None, loss=oracles.LOSS, **options):
-    plan = dp.PrivacyPlan(options.pop("sampling", SAMPLING), dp.FullGradientClipping(C), noise, 3, aggregation)
+def trainer(aggregation, engine="onepass", physical=None, noise=0.0, net=None, loss=oracles.LOSS, norm=C, **options):
+    plan = dp.PrivacyPlan(options.pop("sampling", SAMPLING), dp.FullGradientClipping(norm), noise, 3, aggregation)
     model = dp.PrivateModel(
         net or oracles.dense_net(), plan, seed=1, engine=engine, physical_batch_size=physical, **options
     )
@@ -209,15 +209,27 @@ def test_failures_follow_the_tail_of_the_laplace_number():
     def loss(y, p):
         return p[:, 0]
 
-    for threshold in (3.0, 5.0):
-        kind = dp.TrimmedSum(9, TAU, b, threshold)  # margin 5
-        plan = dp.PrivacyPlan(everyone, dp.FullGradientClipping(C), 1.0, 1, kind)
-        model = dp.PrivateModel(net, plan, seed=2)
-        model.compile(keras.optimizers.SGD(1e-3), loss, steps_per_execution=500)
-        model.fit(x, np.zeros(N), verbose=0)
-        want = 0.5 * np.exp((threshold - 5) / b)
-        assert want == pytest.approx(1 - kind.test(plan.clipping).release(1.0).pass_probability(5), rel=1e-9)
-        assert abs(model.test_failures - want * rounds) < 5.5 * np.sqrt(rounds * want * (1 - want))
+    kind = dp.TrimmedSum(9, TAU, b, 4.0)  # margin 5
+    plan = dp.PrivacyPlan(everyone, dp.FullGradientClipping(C), 1.0, 1, kind)
+    model = dp.PrivateModel(net, plan, seed=2)
+    model.compile(keras.optimizers.SGD(1e-3), loss, steps_per_execution=500)
+    model.fit(x, np.zeros(N), verbose=0)
+    want = 0.5 * np.exp((4.0 - 5) / b)
+    assert want == pytest.approx(1 - kind.test(plan.clipping).release(1.0).pass_probability(5), rel=1e-9)
+    assert abs(model.test_failures - want * rounds) < 5.5 * np.sqrt(rounds * want * (1 - want))
+
+
+def test_clipping_to_tau_trims_the_same_without_a_test():
+    """What Propose-Test-Release gives on pass, the baseline gives at clip norm τ: the same sum, and noise τσ (results.md)."""
+    rows = list(range(14))
+    above = sum(np.linalg.norm(v) > TAU for v in contributions(rows))
+    assert 0 < above < 10
+    tested = moved(trainer(dp.TrimmedSum(10, TAU, 1.0, PASS)), rows)[0]
+    baseline = trainer(dp.GlobalTrimmedSum(10), norm=TAU)
+    np.testing.assert_allclose(tested, moved(baseline, rows)[0], atol=2e-5)
+    noisy = [dp.PrivacyPlan(SAMPLING, dp.FullGradientClipping(norm), 1.0, 1, kind)
+             for norm, kind in ((C, dp.TrimmedSum(10, TAU, 1.0, PASS)), (TAU, dp.GlobalTrimmedSum(10)))]  # fmt: skip
+    assert noisy[0].noise_std(0, passed=True) == noisy[1].noise_std(0)
 
 
 def test_failures_are_kept_in_checkpoints_and_shown(tmp_path):
@@ -231,8 +243,11 @@ def test_failures_are_kept_in_checkpoints_and_shown(tmp_path):
     assert fresh.test_failures == model.test_failures
 
 
-@pytest.mark.parametrize("physical", [None, 40])
-@pytest.mark.parametrize("options", [{"steps_per_execution": 4}, {"jit_compile": True}], ids=str)
+@pytest.mark.parametrize(
+    "options, physical",
+    [({"steps_per_execution": 4}, 40), ({"jit_compile": True}, 40), ({"jit_compile": True}, None)],
+    ids=str,
+)
 def test_steps_per_execution_and_xla_change_nothing(options, physical):
     found = []
     for execution in ({}, options):

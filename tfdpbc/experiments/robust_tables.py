@@ -57,7 +57,7 @@ def _plans(rows: Rows, delta: float) -> list[str]:
     cells = [["aggregation", "C", "σ", "F of m", "τ", "b", "t", "failures planned", f"ε (δ={delta:g})"]]
     done = set()
     for row in rows:
-        kind, stated = kind_of(row["setting"])[0], _stated(row)
+        kind, stated = kind_of(row["setting"])[0].partition("@")[0], _stated(row)
         if kind in done:
             continue
         done.add(kind)
@@ -101,7 +101,7 @@ def pictures(rows: Rows, kind: str = "svg") -> dict[str, bytes]:
     trained = [(*kind_of(row["setting"]), row["accuracy"]) for row in rows if "accuracy" in row]
     for attack in dict.fromkeys(attack for _, attack, _, _ in trained if attack != CLEAN):
         for aggregator, found, share, accuracy in trained:
-            if found in (attack, CLEAN):
+            if found in (attack, CLEAN) and "@" not in aggregator:
                 point = 100 * share, accuracy["mean"], accuracy["std"]
                 series.setdefault(attack, {}).setdefault(aggregator, []).append(point)
     return {
