@@ -66,7 +66,8 @@ def build_engine(
     Args:
       name: one of `ENGINES`. `"auto"` takes `onepass` where it computes the model and there are several contributions.
       physical_batch_size: the user's limit on the examples computed at once, or None.
-      memory_budget: bytes that a pass may take; by default `MEMORY_BUDGET`. Only used without `physical_batch_size`.
+      memory_budget: bytes that a pass may take; by default `MEMORY_BUDGET`. Only used without `physical_batch_size`. What
+        outlives its pass, where a round is decided as a whole, may take as much again.
       inputs: the model's inputs (anything with `shape` and `dtype`), where their sizes are known better than to the model.
       replicas: how many of them share the contributions of a round.
       augmentations: how often each example stands in its contribution.

@@ -101,7 +101,7 @@ class _Trimmed:
 
     def _held(self, at: Any) -> tuple[Any, ...] | None:
         """Sums put off to the end of the round; None where what they need is more than the engine may hold."""
-        limit, sums = getattr(self.engine, "held_bytes", 0), []
+        limit, sums = self.engine.held_bytes, []
         if limit == 0:
             return None
 

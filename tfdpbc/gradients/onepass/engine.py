@@ -92,6 +92,7 @@ class OnePassEngine:
 
     name = "onepass"
     seeds_by_row = False
+    held_bytes = 0
 
     def __init__(
         self,
