@@ -97,7 +97,7 @@ def kind_of(name: str) -> tuple[str, str, float]:
     return start.removesuffix(f"-{attack}"), attack, float(share or 0)
 
 
-_MNIST_RATES = dict.fromkeys(AGGREGATORS, 0.02) | {"dp-sgd": 0.005, "global": 0.01, "global-loose": 0.002}
+_MNIST_RATES = dict.fromkeys(AGGREGATORS, 0.02) | {"dp-sgd": 0.005, "global-loose": 0.002}
 _CIFAR_RATES = dict.fromkeys(AGGREGATORS, 0.02) | {"dp-sgd": 0.005, "global": 0.01, "global-loose": 0.002}
 
 EXPERIMENTS = (
