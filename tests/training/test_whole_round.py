@@ -10,7 +10,6 @@ import tensorflow as tf
 import tfdpbc as dp
 from tests import oracles
 from tests.training.helpers import one_round, weights
-from tfdpbc.training import whole_round
 from tfdpbc.training.loop import Draw
 
 N, C, TAU = 24, 1.5, 1.25
@@ -71,7 +70,6 @@ def trimmed_sum(vectors, trim):
 @pytest.mark.parametrize("trim, threshold", [(3, PASS), (3, FAIL), (7, PASS)])
 @pytest.mark.parametrize(
     "engine, physical",
-    # None: passes whose sums are held; the others are one pass, or passes that are computed again in part.
     [("onepass", None), ("onepass", 3), ("onepass", 40), ("vectorized", None), ("vectorized", 4), ("vectorized", 1)],
 )
 def test_the_sum_is_the_plain_loops_in_any_micro_batches(engine, physical, trim, threshold):
@@ -99,19 +97,6 @@ def test_what_is_not_finite_counts_as_zero(physical, bad):
     model = trainer(dp.TrimmedSum(2, TAU, 1.0, PASS), "onepass", physical)
     found, _ = moved(model, rows, x)
     np.testing.assert_allclose(found, trimmed_sum(vectors, 2), atol=2e-5)
-
-
-@pytest.mark.parametrize("budget, held", [(None, True), (10**9, True), (2000, False)])
-def test_sums_are_held_where_the_memory_allows_it(budget, held, monkeypatch):
-    """And then no contribution is computed twice; `physical_batch_size` limits what is held, too."""
-    seen, original = [], whole_round._Trimmed._added
-    monkeypatch.setattr(whole_round._Trimmed, "_added", lambda *a: seen.append(a) or original(*a))
-    options = {} if budget is None else {"memory_budget": budget}
-    found, _ = moved(trainer(dp.TrimmedSum(3, TAU, 1.0, PASS), **options), range(11))
-    np.testing.assert_allclose(found, trimmed_sum(contributions(range(11)), 3), atol=2e-5)
-    assert (seen == []) == held
-    moved(trainer(dp.TrimmedSum(3, TAU, 1.0, PASS), physical=2), range(11))
-    assert seen
 
 
 @pytest.mark.parametrize("physical", [None, 3, 40])

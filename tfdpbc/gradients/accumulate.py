@@ -36,15 +36,6 @@ def fold(
     """
     if passes == 1:
         return one(0, carry)
-    sums, arrays, carry = loop(one, carry, passes, live)
-    rows = tf.nest.map_structure(lambda array: tf.reshape(array.stack(), [-1, *array.element_shape[1:]]), arrays)
-    return sums, rows, carry
-
-
-def loop(
-    one: Callable[[Any, Any], tuple[Any, Any, Any]], carry: Any, passes: int, live: Any = None
-) -> tuple[Any, Any, Any]:
-    """As `fold`, but the rows stay where they were written: tensor arrays, of which each may be read once for a pass that ran."""
     given = tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), carry)
     traced = tf.function(one).get_concrete_function(tf.TensorSpec([], tf.int32), given)  # traced once, shapes known
     sums_spec, rows_spec, _ = traced.structured_outputs
@@ -59,4 +50,5 @@ def loop(
 
     live, start = tf.constant(passes) if live is None else live, (tf.constant(0), sums, arrays, carry)
     _, sums, arrays, carry = tf.while_loop(lambda i, *_: i < live, body, start, parallel_iterations=1)
-    return sums, arrays, carry
+    rows = tf.nest.map_structure(lambda array: tf.reshape(array.stack(), [-1, *array.element_shape[1:]]), arrays)
+    return sums, rows, carry

@@ -66,8 +66,7 @@ def build_engine(
     Args:
       name: one of `ENGINES`. `"auto"` takes `onepass` where it computes the model and there are several contributions.
       physical_batch_size: the user's limit on the examples computed at once, or None.
-      memory_budget: bytes that a pass may take; by default `MEMORY_BUDGET`. Only used without `physical_batch_size`. What
-        outlives its pass, where a round is decided as a whole, may take as much again.
+      memory_budget: bytes that a pass may take; by default `MEMORY_BUDGET`. Only used without `physical_batch_size`.
       inputs: the model's inputs (anything with `shape` and `dtype`), where their sizes are known better than to the model.
       replicas: how many of them share the contributions of a round.
       augmentations: how often each example stands in its contribution.
@@ -89,8 +88,6 @@ def build_engine(
     engine.contributions_per_pass, reason = contributions_per_pass(
         engine, sampling, physical_batch_size, budget, inputs, replicas, augmentations
     )
-    # Who limits the examples of a pass wants no more of them held.
-    engine.held_bytes = 0 if physical_batch_size is not None else budget
     return engine, (
         f"{engine.name} ({why}), {engine.contributions_per_pass} of {sampling.shape[0]} contributions at once ({reason})"
     )

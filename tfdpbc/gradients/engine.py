@@ -32,8 +32,6 @@ class Engine(Protocol):
     name: str
     contributions_per_pass: int
     """k, how many contributions are computed at once (the physical micro-batch)."""
-    held_bytes: int
-    """What of a round may be held until all of its norms are known (`held`); nothing by default."""
     seeds_by_row: bool
     """Whether a contribution follows its own seeds wherever it is computed; else random layers draw for a pass as one."""
 

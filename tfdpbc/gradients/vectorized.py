@@ -95,7 +95,6 @@ class VectorizedEngine:
 
     name = "vectorized"
     seeds_by_row = True
-    held_bytes = 0
 
     def __init__(
         self,

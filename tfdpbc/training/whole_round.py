@@ -1,9 +1,7 @@
 """Aggregations of a whole logical round: whether a contribution counts depends on the norms of all the others.
 
 The norms are known after the last micro-batch only. A trimmed sum must not hold what it leaves out for a moment either
-(taking it off again would leave its rounding errors behind). So passes find the norms and keep what their sums need
-(`gradients.held`), the test is made, and a second loop adds up: nothing is computed twice. Where that is more memory than the
-engine may take, contributions that may still be trimmed are put off:
+(taking it off again would leave its rounding errors behind), so contributions that may still be trimmed are put off:
 
 - Each pass adds up what is not among the F largest norms seen so far, in one forward and one backward pass as ever.
 - What once was among them is known by its place. After the last pass the test is made, and those that do count are computed
@@ -22,8 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdpbc.errors import IncompatibleModel
-from tfdpbc.gradients.accumulate import accumulate, fold, loop
-from tfdpbc.gradients.held import HeldSum
+from tfdpbc.gradients.accumulate import accumulate, fold
 
 FAILURES = "test_failures"
 """The name of the state that counts the rounds whose test failed: public, for the outcomes are."""
@@ -55,9 +52,6 @@ class _Trimmed:
     def run(self, at: Any) -> tuple[Any, ...]:
         if at.passes == 1:
             return self._at_once(at)
-        held = self._held(at)
-        if held is not None:
-            return held
         again = self.engine.seeds_by_row or not self.engine.function.num_generators
         return self._put_off(at) if again else self._twice(at)
 
@@ -98,36 +92,6 @@ class _Trimmed:
         total = contributions.weighted_sum(tf.where(counts[:, None], weights, 0.0))
         state, rows = self._shown(valid, evaluation)
         return total, *tf.nest.map_structure(lambda t: t[: self.m], rows), state, passed
-
-    def _held(self, at: Any) -> tuple[Any, ...] | None:
-        """Sums put off to the end of the round; None where what they need is more than the engine may hold."""
-        limit, sums = self.engine.held_bytes, []
-        if limit == 0:
-            return None
-
-        def one(i: Any, carry: Any) -> tuple[Any, Any, Any]:
-            contributions, valid, weights, sizes, evaluation = self._seen(at.batch(i))
-            sums.append(HeldSum(contributions.weighted_sum, tf.TensorSpec(weights.shape, weights.dtype)))
-            state, rows = self._shown(valid, evaluation)
-            return state, ((*rows, sizes), [weights, *sums[-1].tensors]), carry
-
-        tf.function(one, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int32), ())  # to see its size
-        if not sums[0].usable() or at.passes * sums[0].bytes() > limit:
-            return None
-        state, arrays, _ = loop(one, (), at.passes, at.live)
-        rows = tf.nest.map_structure(
-            lambda array: tf.reshape(array.stack(), [-1, *array.element_shape[1:]])[: self.m], arrays[0]
-        )
-        losses, outputs, sizes = rows
-        left_out, passed = self._decide(tf.where(self.valid, sizes, -1.0))
-        k = self.engine.contributions_per_pass
-        counts = tf.reshape(tf.pad(self.valid & ~left_out, [[0, at.passes * k - self.m]]), [at.passes, k])
-
-        def second(i: Any) -> tuple[Any, Any]:
-            weights, *tensors = [array.read(i) for array in arrays[1]]
-            return sums[-1]([tf.where(counts[i][:, None], weights, 0.0)], tensors), ()
-
-        return accumulate(second, at.passes, at.live)[0], losses, outputs, state, passed
 
     def _put_off(self, at: Any) -> tuple[Any, ...]:
         def one(i: Any, largest: Any) -> tuple[Any, Any, Any]:

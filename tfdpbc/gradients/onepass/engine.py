@@ -92,7 +92,6 @@ class OnePassEngine:
 
     name = "onepass"
     seeds_by_row = False
-    held_bytes = 0
 
     def __init__(
         self,
