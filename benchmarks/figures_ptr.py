@@ -14,18 +14,9 @@ import re
 import numpy as np
 
 from tfdpbc.accounting.ptr import ProposeTestRelease
+from tfdpbc.experiments.ptr_curves import ORDERS, divergences
 
 FILE = pathlib.Path(__file__).parents[1] / "docs" / "images" / "ptr_rdp.svg"
-
-
-def curves(release: ProposeTestRelease, rate: float, orders: np.ndarray) -> dict[str, np.ndarray]:
-    """Label → divergence at each order; shape [n]."""
-    return {
-        "plain (test and worst branch), unsampled": release.plain_renyi(orders.astype(float)),
-        "black-box upper bound": np.array([release.black_box_upper(int(order), rate) for order in orders]),
-        "white-box": release.renyi(orders.astype(float), rate),
-        "black-box lower bound": np.array([release.black_box_lower(int(order), rate) for order in orders]),
-    }
 
 
 def main() -> None:
@@ -45,14 +36,14 @@ def main() -> None:
     matplotlib.rcParams.update({"svg.hashsalt": "ptr", "svg.fonttype": "none", "font.size": 9})
     import matplotlib.pyplot as plt
 
-    orders = np.unique(np.geomspace(2, 256, 40).round()).astype(int)
+    orders = ORDERS
     figure, panels = plt.subplots(1, len(options.noise), figsize=(4.4 * len(options.noise), 3.4), squeeze=False)
     styles = [("0.6", ":"), ("tab:red", "--"), ("tab:blue", "-"), ("black", (0, (1, 3)))]
     for axis, noise in zip(panels[0], options.noise, strict=True):
         release = ProposeTestRelease(
             options.trim, options.threshold, options.laplace_scale, options.release_norm, 1.0, noise
         )
-        found = curves(release, options.rate, orders)
+        found = divergences(release, options.rate, orders)
         for (label, values), (colour, line) in zip(found.items(), styles, strict=True):
             axis.plot(orders, values, color=colour, linestyle=line, label=label)
         worst = np.max(found["white-box"] / found["black-box lower bound"] - 1)

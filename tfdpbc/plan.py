@@ -12,6 +12,7 @@ from tfdpbc import _validate, aggregation, analyses, clipping, guarantee, statis
 from tfdpbc import sampling as samplings
 from tfdpbc.aggregation import Sum
 from tfdpbc.clipping import Clipping
+from tfdpbc.errors import UnreachableTarget
 from tfdpbc.sampling import Sampling
 from tfdpbc.statistics import PrivateStatistics
 
@@ -345,7 +346,16 @@ class PrivacyPlan:
 
         # With a test the noise of the sum buys nothing beyond some hundred: what the test itself costs is left.
         most = {"highest": analyses.MOST_TESTED_NOISE} if self.aggregation.tested else {}
-        return dataclasses.replace(self, noise_multiplier=calibration.smallest_noise(epsilon_of, epsilon, **most))
+        try:
+            noise = calibration.smallest_noise(epsilon_of, epsilon, **most)
+        except UnreachableTarget as error:
+            if not self.aggregation.tested:
+                raise
+            raise UnreachableTarget(
+                f"{error}; what is left at that noise is the cost of the test: a larger laplace_scale (with threshold and trim "
+                "in proportion), fewer rounds or a smaller rate make it cheaper (TrimmedSum.suggest)"
+            ) from None
+        return dataclasses.replace(self, noise_multiplier=noise)
 
     def spent(self, rounds: int, void: str | None = None) -> Spent:
         """What the first `rounds` rounds of the plan gave away."""

@@ -7,7 +7,7 @@ from typing import Any
 from tfdpbc import _validate
 from tfdpbc.aggregation.base import Sum
 from tfdpbc.aggregation.medians import CoordinateMedian, GeometricMedian
-from tfdpbc.aggregation.trimmed import GlobalTrimmedSum, TrimmedSum
+from tfdpbc.aggregation.trimmed import GlobalTrimmedSum, TrimmedSum, most_corrupted
 
 by_name = {kind.name: kind for kind in (Sum, TrimmedSum, GlobalTrimmedSum, CoordinateMedian, GeometricMedian)}
 
@@ -27,4 +27,5 @@ __all__ = [
     "TrimmedSum",
     "by_name",
     "from_config",
+    "most_corrupted",
 ]

@@ -63,6 +63,17 @@ class GlobalTrimmedSum(Sum):
         return self.largest(norms), None
 
 
+def _most_corrupted(sampling: Any, share: float) -> float:
+    expected = share * sampling.expected_size
+    return expected + 3 * math.sqrt(expected)
+
+
+def most_corrupted(sampling: Any, share: float) -> int:
+    """How many contributions of a round of individual Poisson sampling are corrupted, three deviations above the expected
+    number, if a `share` of the examples is: F of a trimmed sum without a test."""
+    return math.ceil(_most_corrupted(sampling, _validate.number("share", share, at_least=0, below=1)))
+
+
 @dataclasses.dataclass(frozen=True)
 class TrimmedSum(GlobalTrimmedSum):
     r"""Propose-Test-Release: a private test whether the trimmed sum is stable; if so it is released with little noise.
@@ -193,9 +204,8 @@ class TrimmedSum(GlobalTrimmedSum):
         )
         scale = 3 * plain
         threshold = scale * max(0.0, math.log(5 * rounds * rate / delta))
-        expected = corrupted * sampling.expected_size
         needed = threshold + scale * math.log(1 / (2 * failures))
-        trim = math.ceil(expected + 3 * math.sqrt(expected) + needed)
+        trim = math.ceil(_most_corrupted(sampling, corrupted) + needed)
         if trim >= sampling.expected_size:
             expected_ = f"with an expected_size > {trim} (contributions that would be trimmed), or a larger epsilon"
             _validate.fail("sampling", expected_, sampling)

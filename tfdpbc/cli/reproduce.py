@@ -1,4 +1,4 @@
-"""`tfdpbc reproduce`: the experiments of papers A and B, at any scale."""
+"""`tfdpbc reproduce`: the experiments of the papers, at any scale."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfdpbc import _validate
 from tfdpbc.cli import answers, defaults
 from tfdpbc.cli.base import Command
 from tfdpbc.cli.quiet import load_tensorflow
-from tfdpbc.experiments import paper_a, registry
+from tfdpbc.experiments import paper_a, paper_c, registry
 from tfdpbc.experiments.setting import Experiment
 
 
@@ -42,7 +42,7 @@ def reproduce(
     delta: float,
     as_json: bool,
 ) -> None:
-    """Reproduce an experiment of papers A and B: what is claimed beside what comes out.
+    """Reproduce an experiment of the papers: what is claimed beside what comes out.
 
     Each finished training is a line of OUT/results.jsonl, each unfinished one a checkpoint: the same command goes on where
     it was interrupted, and trains nothing twice. Prints a table and draws OUT/*.svg.
@@ -65,10 +65,10 @@ def reproduce(
     chosen = None if settings is None else [one.strip() for one in settings.split(",")]
     picked = registry.chosen(experiment, chosen)
     load_tensorflow()
-    if name == paper_a.GROUPS:
-        _groups(experiment, epochs, examples, out, guarantees, delta, as_json)
+    if name in (paper_a.GROUPS, paper_c.ACCOUNTING):
+        _accounting(experiment, epochs, examples, out, guarantees, delta, as_json)
         return
-    from tfdpbc.experiments import runner, tables
+    from tfdpbc.experiments import robust_tables, runner, tables
     from tfdpbc.experiments.results import Results
 
     scale, results = runner.Scale(epochs, examples, seeds), Results(out)
@@ -81,19 +81,20 @@ def reproduce(
             except KeyboardInterrupt:
                 raise click.ClickException(f"interrupted; the same command goes on, with --out {out}") from None
         rows = runner.summarise(experiment, picked, scale, results, delta)
-    files = _draw(out, tables.pictures(experiment, rows))
+    robust = experiment.paper == "C"
+    files = _draw(out, robust_tables.pictures(rows) if robust else tables.pictures(experiment, rows))
     if as_json:
         answers.print_json(
             {**_facts(experiment), "scale": vars(scale), "delta": delta, "rows": rows, "refused": refused}
             | {"out": str(out), "plots": files}
         )
         return
-    click.echo(tables.text(experiment, rows, refused, delta))
+    click.echo((robust_tables if robust else tables).text(experiment, rows, refused, delta))
     if files:
         click.echo(f"Results: {results.path}; plots: {', '.join(files)}")
 
 
-def _groups(
+def _accounting(
     experiment: Experiment,
     epochs: int | None,
     examples: int | None,
@@ -103,16 +104,20 @@ def _groups(
     as_json: bool,
 ) -> None:
     """Accounting alone: nothing is trained, nothing need be resumed."""
-    from tfdpbc.experiments import groups, tables
+    from tfdpbc.experiments import groups, ptr_curves, robust_tables, tables
 
     scale = {name: value for name, value in (("epochs", epochs), ("examples", examples)) if value is not None}
+    ptr = experiment.name == paper_c.ACCOUNTING
+    if ptr and scale:
+        raise click.UsageError(f"{experiment.name} has no data set: --epochs and --examples say nothing there")
     with answers.cautions():
-        rows = groups.table(delta, **scale)
-    files = [] if guarantees else _draw(out, tables.groups_picture(rows))
+        rows = ptr_curves.table(delta) if ptr else groups.table(delta, **scale)
+    pictures = robust_tables.accounting_pictures if ptr else tables.groups_picture
+    files = [] if guarantees else _draw(out, pictures(rows))
     if as_json:
         answers.print_json({**_facts(experiment), "scale": scale, "delta": delta, "rows": rows, "plots": files})
         return
-    click.echo(tables.groups_text(experiment, rows, delta))
+    click.echo((robust_tables.accounting_text if ptr else tables.groups_text)(experiment, rows, delta))
     if files:
         click.echo(f"Plot: {', '.join(files)}")
 

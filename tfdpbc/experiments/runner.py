@@ -154,8 +154,15 @@ def _measured(found: list[dict[str, Any]]) -> dict[str, Any]:
         "accuracy": _spread(accuracy[:, -1]),
         "best": _spread(accuracy.max(axis=1)),
         "by_epoch": list(zip(epochs, accuracy.mean(axis=0).tolist(), strict=True)),
+        "test_failures": _failures(found),
         "seconds": [result.get("seconds") for result in found],
     }
+
+
+def _failures(found: list[dict[str, Any]]) -> float | None:
+    """The share of rounds whose test failed, over all seeds; None where rounds are not tested."""
+    shares = [result["history"][-1].get("test_failures") for result in found]
+    return None if None in shares else float(np.mean(shares))
 
 
 def _spread(values: np.ndarray) -> dict[str, float | None]:

@@ -11,6 +11,29 @@ _WORDS = ("name", "claimed", "approximate", "claimed_mu", "note")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Robust:
+    """What a training of paper C has besides: an attack, and an aggregation that may withstand it.
+
+    Args:
+      aggregation: "sum", "global-trimmed" (F left out, noise of the global sensitivity) or "trimmed" (Propose-Test-Release).
+      epsilon, delta: the promise that σ is calibrated to, at the scale that is run; epsilon None: no noise.
+      assumed: the share of corrupted examples that F is made for; a public choice, whatever `share` is.
+      release_norm: τ of "trimmed".
+      attack, share: as `data.corruption.Attack`; attack None: nothing is corrupted.
+      strength: of the attack: the norm of a corrupted gradient, the standard deviation of noise on features.
+    """
+
+    aggregation: str = "sum"
+    epsilon: float | None = None
+    delta: float = 1e-5
+    assumed: float = 0.0
+    release_norm: float | None = None
+    attack: str | None = None
+    share: float = 0.0
+    strength: float = 1e3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
     """One training, but for its scale (epochs, examples, seed).
 
@@ -18,12 +41,12 @@ class Setting:
       name: within the experiment; what `--settings` takes.
       dataset: name for `data.load`.
       model: name for `models.build`.
-      normalization: of the model: "batch", "group" or "none".
+      normalization: of the model: "batch", "group" or "none"; None for a model that has no choice.
       activation: of the model; None for its own.
       clip: what a contribution is: "batch" (m = 1), "individual" (s = 1), or None for SGD without privacy.
       clipping: "full", "layerwise", "grouped" or "scaled". All but the first measure the layers' norms on public data.
       num_groups: of grouped clipping.
-      sampling: "shuffling" or "subsampling".
+      sampling: "shuffling", "subsampling" or "poisson" (individual clipping).
       batch_size: examples a round, m s.
       noise_multiplier: σ as the paper counts it: noise of standard deviation 2Cσ on the clipped sum.
       noise_divided: the noise is divided by the batch size (as if the paper's σ were that of a sum of batch_size
@@ -34,6 +57,7 @@ class Setting:
       pad: the largest shift in pixels. Paper B pads 4: 4 where the crop has the image's size, 2 where it takes 32 x 32 of a
         28 x 28 image (MNIST).
       public_share: the part of the training set that is held out as public.
+      robust: of paper C; σ then follows from its `epsilon`.
       epochs: of the paper.
       claimed: the test accuracy in percent that the paper claims: none, one number, or the ends of a range.
       approximate: whether the paper says "about".
@@ -44,7 +68,7 @@ class Setting:
     name: str
     dataset: str
     model: str
-    normalization: str = "batch"
+    normalization: str | None = "batch"
     activation: str | None = None
     clip: str | None = "batch"
     clipping: str = "layerwise"
@@ -61,6 +85,7 @@ class Setting:
     augment: bool = True
     pad: int = 4
     public_share: float = 0.1
+    robust: Robust | None = None
     epochs: int = 50
     claimed: tuple[float, ...] = ()
     approximate: bool = False
@@ -91,7 +116,9 @@ class Setting:
     def config(self) -> dict[str, Any]:
         """What the training depends on, JSON-able. Settings of different experiments that agree in it are one training."""
         fields = dataclasses.asdict(self)
-        return {name: value for name, value in fields.items() if name not in (*_WORDS, "epochs")}
+        # Results of papers A and B, which have no such part, are found by what they were without it.
+        left_out = (*_WORDS, "epochs", *(("robust",) if self.robust is None else ()))
+        return {name: value for name, value in fields.items() if name not in left_out}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +142,7 @@ class Experiment:
 
     Args:
       name: what `tfdpbc reproduce` takes.
-      paper: "A" or "B".
+      paper: "A", "B" or "C".
       title: in one line.
       where: in the paper.
       claim: in words.

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 import warnings
 from typing import Any
 
 import keras
 
-from tfdpbc import clipping, data, models
+from tfdpbc import aggregation, clipping, data, models
 from tfdpbc.accounting import clt_mu
 from tfdpbc.accounting.participation import shuffled_batch_mu
 from tfdpbc.clipping import PublicNorms
 from tfdpbc.clipping.blocks import layers_of
 from tfdpbc.compatibility import batch_normalizations
-from tfdpbc.experiments.setting import SIZES, Setting
+from tfdpbc.experiments.setting import SIZES, Robust, Setting
 from tfdpbc.plan import PrivacyPlan
 from tfdpbc.random import Streams
-from tfdpbc.sampling import Shuffling, Subsampling
+from tfdpbc.sampling import Poisson, Shuffling, Subsampling
 
 PUBLIC_BATCHES = 20
 """How many public batches paper B measures the layers' norms on."""
@@ -29,14 +31,14 @@ _SAMPLINGS = {"shuffling": Shuffling, "subsampling": Subsampling}
 
 def build(setting: Setting, input_shape: tuple[int, ...], num_classes: int, seed: int | None = None) -> keras.Model:
     """The setting's model, which standardises its inputs by public constants. `seed` fixes its weights."""
-    options: dict[str, Any] = {} if setting.activation is None else {"activation": setting.activation}
+    chosen = {"activation": setting.activation, "normalization": setting.normalization}
+    options: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     if seed is not None:
         options["seed"] = int(Streams(seed).generator("init").integers(2**31))
     return models.build(
         setting.model,
         input_shape,
         num_classes,
-        normalization=setting.normalization,
         standardize=data.NORMALIZATION.get(setting.dataset, data.GENERIC),
         **options,
     )
@@ -46,8 +48,13 @@ def make_plan(setting: Setting, num_private: int, epochs: int, model: keras.Mode
     """The plan of a setting on so many private examples.
 
     Raises:
-      ValueError: fewer private examples than a round takes.
+      ValueError: fewer private examples than a round takes, or rounds too small for the test of Propose-Test-Release.
+      UnreachableTarget: no noise keeps the promise of a setting of paper C.
     """
+    if setting.robust is not None:
+        # An attack is no part of a plan: what withstands it is planned once for all of them.
+        asked = dataclasses.replace(setting.robust, attack=None, share=0.0, strength=0.0)
+        return _robust_plan(asked, setting.norm, setting.batch_size, num_private, epochs).for_model(model)
     individual = setting.clip == "individual"
     shape = (setting.batch_size, 1) if individual else (1, setting.batch_size)
     fields: dict[str, Any] = {"decay": setting.norm_decay}
@@ -63,6 +70,22 @@ def make_plan(setting: Setting, num_private: int, epochs: int, model: keras.Mode
     ).for_model(model)
 
 
+@functools.lru_cache(maxsize=64)
+def _robust_plan(robust: Robust, norm: float, batch_size: int, num_private: int, epochs: int) -> PrivacyPlan:
+    """The plan of a setting of paper C: F and the test from public numbers, σ from the promise."""
+    sampling = Poisson.individual(num_private, batch_size)
+    if robust.aggregation == "trimmed":
+        made: Any = aggregation.TrimmedSum.suggest(
+            robust.epsilon, robust.delta, sampling, norm, robust.release_norm, epochs, robust.assumed
+        )
+    elif robust.aggregation == "global-trimmed":
+        made = aggregation.GlobalTrimmedSum(aggregation.most_corrupted(sampling, robust.assumed))
+    else:
+        made = aggregation.Sum()
+    plan = PrivacyPlan(sampling, clipping.FullGradientClipping(norm), 0.0, epochs, made)
+    return plan if robust.epsilon is None else plan.calibrate(robust.epsilon, robust.delta)
+
+
 def state(setting: Setting, num_private: int, epochs: int, delta: float, model: keras.Model) -> dict[str, Any]:
     """What is printed of a setting's privacy, JSON-able.
 
@@ -75,6 +98,8 @@ def state(setting: Setting, num_private: int, epochs: int, delta: float, model: 
     if not setting.private:
         return {"num_layers": layers, "released_model": NONE}
     plan = make_plan(setting, num_private, epochs, model)
+    if plan.noise_multiplier == 0:
+        return {"num_layers": layers, "released_model": NONE} | _of_round(plan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # δ against 1/N: of a scaled-down run
         stated = plan.guarantee(delta)
@@ -99,7 +124,18 @@ def state(setting: Setting, num_private: int, epochs: int, delta: float, model: 
         "adversary": stated["adversary"],
         "neighbouring": stated["neighbouring"],
         "released_model": VOID if batch_normalizations(model) else "as the updates",
-    }
+    } | _of_round(plan)
+
+
+def _of_round(plan: PrivacyPlan) -> dict[str, Any]:
+    """What a trimmed round is made of, and the share of failed tests that it was made for; nothing of other plans."""
+    kind = plan.aggregation
+    if not isinstance(kind, aggregation.GlobalTrimmedSum):
+        return {}
+    found = {"trim": kind.trim, "contributions": plan.sampling.divisor}
+    if kind.tested:
+        found |= {"release_norm": kind.release_norm, "laplace_scale": kind.laplace_scale, "threshold": kind.threshold}
+    return found
 
 
 def state_of_paper(setting: Setting, delta: float) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,12 +15,15 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpbc import data
+from tfdpbc.attacked_model import AttackedModel
+from tfdpbc.data import corruption
 from tfdpbc.errors import DataError, RunFolderError
 from tfdpbc.experiments.setting import Setting
 from tfdpbc.experiments.statement import build, make_plan
 from tfdpbc.keras_model import PrivateModel
 from tfdpbc.random import Streams
 from tfdpbc.reporting.run_folder import to_json, write_text
+from tfdpbc.training.whole_round import FAILURES
 
 ROUNDS_PER_CALL = 16
 EVALUATED_AT_ONCE = 1000
@@ -72,7 +76,8 @@ def train(setting: Setting, split: Split, epochs: int, seed: int, partial: Path,
       tell: is called with the row of each epoch.
 
     Returns:
-      A row for each epoch: `epoch` (from 1), test `accuracy` (in percent) and `loss`.
+      A row for each epoch: `epoch` (from 1), test `accuracy` (in percent) and `loss`; `test_failures`, the share of rounds
+      so far whose test failed, where rounds are tested.
     """
     run = _private if setting.private else _plain
     return run(setting, split, epochs, seed, partial, tell)
@@ -103,7 +108,8 @@ def _private(
 ) -> list[dict[str, float]]:
     net = build(setting, split.train[0].shape[1:], split.num_classes, seed)
     plan = make_plan(setting, split.num_private, epochs, net)
-    model = PrivateModel(
+    kind, given = _attack(setting, split, seed)
+    model = kind(
         net,
         plan,
         statistics="unprotected" if setting.normalization == "batch" else None,
@@ -115,7 +121,9 @@ def _private(
     recorder.restore(model)
     if model.spent.rounds < plan.rounds:
         model.fit(
-            *split.train,
+            given.x,
+            given.y,
+            sample_weight=given.sample_weight,
             validation_data=split.test,
             validation_batch_size=EVALUATED_AT_ONCE,
             public_data=split.public if plan.clipping.needs_public_data else None,
@@ -124,6 +132,18 @@ def _private(
         )
     recorder.forget()
     return recorder.rows
+
+
+def _attack(setting: Setting, split: Split, seed: int) -> tuple[Any, corruption.Corrupted]:
+    """The class of the model, and the training data, under the setting's attack; which examples it hits follows from the seed."""
+    robust = setting.robust
+    if robust is None or robust.attack is None:
+        return PrivateModel, corruption.Corrupted(*split.train, None)
+    attack = corruption.Attack(robust.attack, robust.share)
+    given = corruption.attacked(*split.train, attack, split.num_classes, seed, std=robust.strength)
+    if attack.kind not in corruption.GRADIENT_ATTACKS:
+        return PrivateModel, given
+    return functools.partial(AttackedModel, attack=attack.kind, attack_options={"scale": robust.strength}), given
 
 
 class _Recorder(keras.callbacks.Callback):
@@ -147,6 +167,8 @@ class _Recorder(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         row = {"epoch": epoch + 1, "accuracy": 100 * float(logs["val_accuracy"]), "loss": float(logs["val_loss"])}
+        if FAILURES in logs:
+            row[FAILURES] = float(logs[FAILURES])
         self.rows.append(row)
         if isinstance(self.model, PrivateModel):
             self._history.parent.mkdir(parents=True, exist_ok=True)
