@@ -53,7 +53,8 @@ class Settings:
       wait: seconds a courier waits for an update where there is none.
       most: updates a reply holds at most.
       pause: seconds between two requests to a node.
-      save_seconds: at most so much work is lost with the server. What is not on its disk is not acknowledged, so nothing is.
+      save_seconds: least time between two checkpoints (which is longer where writing one takes long). Nothing is lost with
+        the server: what is not on its disk is not acknowledged, and clients send it again.
       lost_seconds: a request that is not answered in this time is given up.
     """
 
@@ -63,7 +64,7 @@ class Settings:
     wait: float = 1.0
     most: int = 64
     pause: float = 0.2
-    save_seconds: float = 1.0
+    save_seconds: float = 0.0
     lost_seconds: float = 60.0
 
 
@@ -98,7 +99,7 @@ class Loop:
         self._done: set[Any] = set()
         self._acknowledged: dict[str, int] = {}
         self._begun = self._saved = clock()
-        self._changed = False
+        self._changed, self._cost = False, 0.0
         if (self.folder / CHECKPOINT).exists():
             coordinator.load(self.folder / CHECKPOINT)
             self.tell(f"resumed at version {coordinator.version}")
@@ -131,7 +132,7 @@ class Loop:
         there = set(self.link.nodes())
         for node in [n for n in self._names if n not in there]:
             self._left(node)
-        if self._changed and now - self._saved >= self.settings.save_seconds:
+        if self._changed and now - self._saved >= max(self.settings.save_seconds, 10 * self._cost):
             self.save()
         busy = {node for node, _ in self._waiting.values()}
         for node in sorted(there - busy - self._done, key=str):
@@ -197,7 +198,9 @@ class Loop:
 
     def save(self) -> None:
         """The checkpoint; from then on what arrived is acknowledged."""
+        begun = self._clock()
         self.coordinator.save(self.folder / CHECKPOINT)
+        self._cost = self._clock() - begun
         self._acknowledged = {name: self.coordinator.acknowledged(name) for name in self.coordinator.known}
         self._saved, self._changed = self._clock(), False
 
@@ -246,15 +249,22 @@ def open_folder(folder: Any, link: Link, tell: Callable[[str], None] = lambda li
         raise RunFolderError(f"{folder} is no server's folder, or damaged: {error}") from error
 
 
+def read_initial(folder: Any) -> GlobalModel:
+    """The model a server's folder began with.
+
+    Raises:
+      RunFolderError: the folder is not one, or damaged.
+    """
+    try:
+        return decode((Path(folder) / INITIAL).read_bytes())
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"{folder} is no server's folder: {error}") from error
+
+
 def last_model(folder: Any) -> GlobalModel:
     """The model of a server's folder as of its last broadcast.
 
     Raises:
       RunFolderError: the folder is not one, or damaged.
     """
-    folder = Path(folder)
-    try:
-        initial = decode((folder / INITIAL).read_bytes())
-    except (OSError, ValueError) as error:
-        raise RunFolderError(f"{folder} is no server's folder: {error}") from error
-    return Coordinator(initial.weights, max_norm=1.0).load(folder / CHECKPOINT).model
+    return Coordinator(read_initial(folder).weights, max_norm=1.0).load(Path(folder) / CHECKPOINT).model

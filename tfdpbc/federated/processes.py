@@ -33,6 +33,8 @@ class Processes:
         return self
 
     def __exit__(self, *_: Any) -> None:
+        for process in self._running.values():
+            _signal(process, signal.SIGTERM)  # all at once: they take seconds to say good-bye
         for name in reversed(list(self._running)):
             self.end(name)
 
@@ -56,11 +58,11 @@ class Processes:
         if process is None:
             return
         for signum, patience in ((number, POLITE_SECONDS), (signal.SIGKILL, POLITE_SECONDS)):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signum)
+            _signal(process, signum)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(patience)
-        # Only its group remains to be looked after: children that outlived it got the signals as well.
+                if not _group_lives(process.pid):
+                    return
 
     def ended(self) -> dict[str, int]:
         """Exit statuses of the processes that ended by themselves."""
@@ -104,6 +106,22 @@ class Processes:
             if time.monotonic() > until:
                 raise FederatedError(f"waited {seconds:g} s for {what}, in vain")
             time.sleep(0.2)
+
+
+def _signal(process: subprocess.Popen, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def _group_lives(leader: int) -> bool:
+    """Whether a process of the session is left (its children may outlive the leader by a moment)."""
+    for _ in range(20):
+        try:
+            os.killpg(leader, 0)
+        except ProcessLookupError:
+            return False
+        time.sleep(0.1)
+    return True
 
 
 def free_port(host: str = "127.0.0.1") -> int:
