@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -157,6 +158,11 @@ def _initial(demo: Demo) -> GlobalModel:
     return GlobalModel(0, tuple(np.asarray(v, np.float32) for v in model_of().trainable_variables))
 
 
+def global_accuracy(folder: Any) -> float:
+    """Test accuracy of the global model of a federation's folder."""
+    return _accuracy(loop.last_model(Path(folder) / "server").weights)
+
+
 def accuracies(demo: Demo, folder: Any) -> dict[str, float]:
     """Test accuracy of the global model, and of what each client comes to alone, by the same plan and from the same start.
 
@@ -165,30 +171,45 @@ def accuracies(demo: Demo, folder: Any) -> dict[str, float]:
     Returns:
       ``{"global": …, "client-1": …, …}``.
     """
-    import keras
-
-    from tfdpbc import data
     from tfdpbc.federated.trainer import from_config
 
-    root, test = Path(folder), data.load("glyphs", split="test")
-    initial = loop.Coordinator(loop.read_initial(root / "server").weights, max_norm=1.0).model
-    net = model_of()
-
-    def accuracy(weights: Any) -> float:
-        for variable, value in zip(net.trainable_variables, weights, strict=True):
-            variable.assign(value)
-        scores = keras.ops.convert_to_numpy(net.predict(test.scaled(), batch_size=1000, verbose=0))
-        return float(np.mean(scores.argmax(axis=1) == test.y))
-
-    found = {"global": accuracy(loop.last_model(root / "server").weights)}
-    plan = plan_of(demo)
+    root, plan = Path(folder), plan_of(demo)
+    initial, found = loop.read_initial(root / "server"), {"global": global_accuracy(folder)}
     for i, name in enumerate(demo.names):
         config = trainer_config(demo, plan, i, root / "alone" / name) | {"max_outbox": plan.rounds + 1}
         trainer = from_config(config)
         try:
             trainer.receive(initial)
             trainer.run()
-            found[name] = accuracy([np.array(v) for v in trainer.variables])
+            found[name] = _accuracy([np.array(v) for v in trainer.variables])
         finally:
             trainer.close()
     return found
+
+
+def _accuracy(weights: Any) -> float:
+    import keras
+
+    from tfdpbc import data
+
+    test, net = data.load("glyphs", split="test"), model_of()
+    for variable, value in zip(net.trainable_variables, weights, strict=True):
+        variable.assign(value)
+    scores = keras.ops.convert_to_numpy(net.predict(test.scaled(), batch_size=1000, verbose=0))
+    return float(np.mean(scores.argmax(axis=1) == test.y))
+
+
+def describe(demo: Demo, told: dict[str, Any], found: dict[str, float]) -> str:
+    """What came out, in words."""
+    result = told["result"]
+    counts = ", ".join(f"{count} {name}" for name, count in result["counts"].items())
+    lines = [f"Global model: accuracy {found['global']:.4f} ({counts}; {result['version']} broadcasts)"]
+    for name, status in told["clients"].items():
+        alone = f"; alone {found[name]:.4f}" if name in found else ""
+        spent = f"{status['round']} of {status['rounds']} rounds"
+        promise = "infinite" if status["epsilon"] is None else f"{math.ceil(status['epsilon'] * 1e4) / 1e4:.4f}"
+        lines.append(
+            f"  {name}: ({promise}, {status['delta']:g})-DP after {spent}, {status['neighbouring']} neighbours{alone}"
+        )
+    lines.append(f"The server's log agrees with every ledger. Ended: {result['reason']}, {told['seconds']:.0f} s.")
+    return "\n".join(lines)
