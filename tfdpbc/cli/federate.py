@@ -24,12 +24,12 @@ def federate() -> None:
 @federate.command(cls=Command)
 @click.option("--clients", type=int, default=3, help="How many clients.")
 @click.option("--examples", type=int, default=4000, help="Examples of glyphs per client.")
-@click.option("--epochs", type=float, default=6.0, help="Epochs of each client's plan.")
+@click.option("--epochs", type=float, default=5.0, help="Epochs of each client's plan.")
 @click.option("--epsilon", type=float, default=3.0, help="Each client's promise.")
 @click.option("--split", type=click.Choice(["iid", "label"]), default="iid", help="How the data set is dealt out.")
 @click.option("--insecure", is_flag=True, help="Without TLS and keys, on loopback.")
 @click.option("--compare/--no-compare", default=True, help="Train each client alone as well, to compare with.")
-@click.option("--max-seconds", type=float, default=120.0, help="Training ends after that, finished or not.")
+@click.option("--max-seconds", type=float, default=100.0, help="Training ends after that, finished or not.")
 @click.option("--out", type=FOLDER, help="Keep everything in this new folder (keys, ledgers, logs).")
 def demo(out: Path | None, compare: bool, insecure: bool, **given: Any) -> None:
     """A federation on this machine: super-link, super-nodes and trainers in processes of their own, over TLS."""

@@ -40,16 +40,16 @@ class Demo:
 
     clients: int = 3
     examples: int = 4000
-    epochs: float = 6
+    epochs: float = 5
     batch_size: int = 250
     epsilon: float = 3.0
     delta: float = 1e-5
     norm: float = 0.5
     learning_rate: float = 0.5
     split: str = "iid"
-    ahead: int = 12
+    ahead: int = 16
     secure: bool = True
-    max_seconds: float = 120.0
+    max_seconds: float = 100.0
 
     def __post_init__(self):
         _validate.integer("clients", self.clients, at_least=1, at_most=64)
@@ -130,12 +130,13 @@ def _start_network(demo: Demo, root: Path, address: deploy.Address, processes: P
     deploy.configure(root / "flower", address)
     if demo.secure:
         keys.make_certificates(root / "certificates", [HOST])
-    deploy.start_server(processes, address)
+    deploy.start_server(processes, address, root / "flower.db")
     senders = None
     if demo.secure:
         pairs = {name: keys.make_node_key(root / "keys", name) for name in demo.names}
         private = {name: pair[0] for name, pair in pairs.items()}
-        senders = {name: deploy.register(processes, pair[1]) for name, pair in pairs.items()}
+        public = {name: pair[1] for name, pair in pairs.items()}
+        senders = deploy.register_all(processes, public, root / "nodes.json")
     for name in demo.names:
         deploy.start_node(processes, name, address, root / name, free_port(), private.get(name))
     return senders

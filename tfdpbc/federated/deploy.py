@@ -13,7 +13,7 @@ from typing import Any
 
 import tfdpbc.federated
 from tfdpbc.errors import FederatedError
-from tfdpbc.federated import keys
+from tfdpbc.federated import files, keys
 from tfdpbc.federated.processes import Processes, listens
 
 START_SECONDS = 90.0
@@ -108,13 +108,14 @@ def program(name: str) -> Path:
     return path
 
 
-def start_server(processes: Processes, address: Address) -> None:
-    """Starts the super-link (process "superlink") and waits until it listens."""
+def start_server(processes: Processes, address: Address, database: Any) -> None:
+    """Starts the super-link (process "superlink") and waits until it listens; `database` keeps what it knows of nodes."""
     security: list[Any] = ["--insecure"]
     if address.certificates is not None:
         security = ["--ssl-ca-certfile", address.file(keys.CA), "--ssl-certfile", address.file(keys.CERTIFICATE)]
         security += ["--ssl-keyfile", address.file(keys.PRIVATE), "--enable-supernode-auth"]
     command = [program("flower-superlink"), "--host", address.host, "--port", address.port, *security]
+    command += ["--database", Path(database).resolve()]
     processes.start("superlink", command)
     processes.wait_for("the super-link listens", lambda: listens(address.host, address.port), START_SECONDS)
 
@@ -129,6 +130,18 @@ def configure(home: Any, address: Address) -> None:
     home = Path(home)
     home.mkdir(parents=True, exist_ok=True)
     (home / "config.toml").write_text("\n".join(lines) + "\n")
+
+
+def register_all(processes: Processes, public_keys: dict[str, Path], memory: Any) -> dict[str, int]:
+    """Registers the keys that `memory`, a JSON file, does not know yet; all clients' node ids."""
+    path = Path(memory)
+    known = json.loads(path.read_text()) if path.exists() else {}
+    for client, key in public_keys.items():
+        if client not in known:
+            known[client] = register(processes, key)
+            text = json.dumps(known, indent=2).encode()
+            files.write_atomically(path, lambda file, text=text: file.write(text))
+    return {client: known[client] for client in public_keys}
 
 
 def register(processes: Processes, public_key: Any) -> int:

@@ -7,6 +7,8 @@ it hands on is what the trainer released.
 from __future__ import annotations
 
 import json
+import time
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +19,8 @@ from tfdpbc.federated.socket import ask
 with explain():
     from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
     from flwr.clientapp import ClientApp
+
+LONGEST_LINGER = 10.0
 
 app = ClientApp()
 
@@ -32,6 +36,20 @@ def unpacked(record: ArrayRecord) -> bytes:
     return array.astype(np.uint8, casting="no").tobytes()
 
 
+def carry(directory: str, header: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], list[bytes]]:
+    """Brings what the server sent, lingers, takes along what there is then.
+
+    Raises:
+      FederatedError, MalformedMessage: as `socket.ask`.
+    """
+    linger = min(max(float(header.pop("linger", 0.0)), 0.0), LONGEST_LINGER)
+    if linger:
+        ask(directory, header | {"wait": 0.0, "max": 1}, payload)
+        time.sleep(linger)
+        payload = b""
+    return ask(directory, header, payload)
+
+
 @app.query()
 def exchange(message: Message, context: Context) -> Message:
     """One request to the trainer named in the node's configuration, and its reply."""
@@ -39,7 +57,7 @@ def exchange(message: Message, context: Context) -> Message:
     payload = unpacked(content["model"]) if "model" in content else b""
     reply = RecordDict()
     try:
-        header, parts = ask(str(context.node_config["trainer"]), json.loads(content["request"]["header"]), payload)
+        header, parts = carry(str(context.node_config["trainer"]), json.loads(content["request"]["header"]), payload)
     except TfdpbcError as error:
         header, parts = {"error": type(error).__name__}, []  # the trainer may be restarting; paths stay here
     reply["reply"] = ConfigRecord({"header": json.dumps(header)})

@@ -59,8 +59,8 @@ def serve(
     (folder / loop.RESULT).unlink(missing_ok=True)
     with Processes(folder / "logs", deploy.environment(folder / "flower")) as processes:
         deploy.configure(folder / "flower", address)
-        deploy.start_server(processes, address)
-        senders = {name: deploy.register(processes, path) for name, path in public.items()} if public else None
+        deploy.start_server(processes, address, folder / "flower.db")
+        senders = deploy.register_all(processes, public, folder / "nodes.json") if public else None
         first = loop.read_initial(folder) if (folder / loop.INITIAL).exists() else _read_keras(initial)
         settings = coordinator | {"clients": clients, "senders": senders}
         loop.prepare(folder, first, settings, {"clients": clients, "max_seconds": max_seconds})

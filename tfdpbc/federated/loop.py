@@ -50,6 +50,8 @@ class Settings:
     Attributes:
       clients: names of all clients; the loop ends when each has finished its plan. Empty: it does not end by that.
       max_updates, max_seconds: other ends; None: none. Seconds count per process, updates over resumed ones.
+      linger: seconds between what a courier brings (model, acknowledgement) and what it takes along, so that a message is
+        worth its cost: Flower starts a process for each.
       wait: seconds a courier waits for an update where there is none.
       most: updates a reply holds at most.
       pause: seconds between two requests to a node.
@@ -61,6 +63,7 @@ class Settings:
     clients: tuple[str, ...] = ()
     max_updates: int | None = None
     max_seconds: float | None = None
+    linger: float = 0.5
     wait: float = 1.0
     most: int = 64
     pause: float = 0.2
@@ -150,7 +153,8 @@ class Loop:
 
     def _ask(self, node: Any, now: float) -> None:
         s, name = self.settings, self._names.get(node)
-        header = {"op": "exchange", "wait": s.wait, "max": s.most, "acknowledged": self._acknowledged.get(name, 0)}
+        header = {"op": "exchange", "wait": s.wait, "max": s.most, "linger": s.linger}
+        header["acknowledged"] = self._acknowledged.get(name, 0)
         model = self.coordinator.model
         # A client that died may hold an older model than it was sent: it says itself which one it has.
         payload = encode(model) if self._versions.get(node) != model.version else b""
