@@ -14,9 +14,9 @@ ROOMS = {
     1: ("accounting", "sampling", "clipping", "aggregation", "noise", "robust", "data", "models"),
     2: ("gradients", "algorithms"),
     3: ("plan", "analyses", "guarantee", "ledger", "compatibility", "statistics", "normalization"),
-    4: ("training", "federated"),
+    4: ("training",),
     5: ("keras_model", "attacked_model", "export", "callbacks", "reporting"),
-    6: ("experiments", "audit"),
+    6: ("experiments", "audit", "federated"),
     7: ("cli", "__main__"),
 }
 ROOM_OF = {name: number for number, names in ROOMS.items() for name in names}

@@ -27,3 +27,11 @@ class DataError(TfdpbcError):
 
 class RunFolderError(TfdpbcError):
     """A run folder, a config file, a checkpoint or an exported model is missing or damaged."""
+
+
+class MalformedMessage(TfdpbcError, ValueError):
+    """Bytes that are no message of the federated format. The server counts such messages; it never fails on one."""
+
+
+class FederatedError(TfdpbcError):
+    """A federated training cannot start or go on: Flower is missing, a process died, a key or a setting does not fit."""

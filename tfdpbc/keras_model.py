@@ -132,6 +132,7 @@ class PrivateModel(keras.Model):
         # Counted in Python, so that restoring old weights can't lower it; mirrored in a variable, so that it is saved.
         self.ledger = Ledger()
         self._unfinished: int | None = None  # epoch whose draws this process holds
+        self._watch: Any = None  # see `rounds`
         self._voided = getattr(model, _RAW, False)  # raw statistics were written once; nothing takes that back
         self._fitting = False
         self._rounds_released = self.add_weight(
@@ -366,6 +367,8 @@ class PrivateModel(keras.Model):
         _validate.integer("rounds", rounds, at_least=0)
         restored = self._released() - self.ledger.position(self.plan)  # a weight file may have brought more
         self.ledger.record(self.plan, restored + rounds)
+        if rounds and self._watch is not None:
+            self._watch.recorded(self.ledger)
         if self.ledger.entries:
             object.__setattr__(self.model, _TRAINED, True)
         self._sync()
@@ -675,6 +678,7 @@ class PrivateModel(keras.Model):
                     list(engine.block_of_variable),
                     statistics=statistics,
                     augmenter=self._augmenter,
+                    interrupt=None if self._watch is None else self._watch.interrupt,
                 ),
                 feed,
                 self.optimizer,
@@ -777,20 +781,29 @@ class PrivateModel(keras.Model):
 
     def _epoch(self, epoch: int, container: keras.callbacks.CallbackList) -> dict[str, Any]:
         self.reset_metrics()
-        self._rounds.mean_loss.reset_state()
+        logs: dict[str, Any] = {}
+        chunk = int(self.steps_per_execution)
+        for last, logs in self._released_chunks(epoch, chunk, container.on_train_batch_begin):
+            container.on_train_batch_end(last, logs)
+            if self.stop_training:
+                break
+        return logs
+
+    def _released_chunks(
+        self, epoch: int, chunk: int, begin: Callable[[int], None] | None = None
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Releases what is left of an epoch; yields after each chunk its last round (in the epoch) and the logs."""
         start = self._released() - epoch * self.plan.rounds_per_epoch
         if start and self._unfinished != epoch and self.plan.sampling.epoch_is_joint:
             # The draws that this epoch began with are gone; other ones could use an example twice.
             warnings.warn(
-                "the unfinished epoch cannot be resumed; the rest of its rounds counts as released", stacklevel=3
+                "the unfinished epoch cannot be resumed; the rest of its rounds counts as released", stacklevel=4
             )
             self._record(self.plan.rounds_per_epoch - start)
-            return {}
+            return
         if not start and self.plan.clipping.needs_public_data:
             self._refresh_from_public(epoch)
         self._unfinished = epoch
-        logs: dict[str, Any] = {}
-        chunk = int(self.steps_per_execution)
         for draw in loop.draws(self._rounds.feed, self.plan.sampling, self.streams, epoch, start, chunk):
             first, count = self._released(), len(draw.indices)
             if first != epoch * self.plan.rounds_per_epoch + start:
@@ -799,13 +812,55 @@ class PrivateModel(keras.Model):
                 )
             start += count
             position = first - epoch * self.plan.rounds_per_epoch
-            container.on_train_batch_begin(position)
+            if begin is not None:
+                begin(position)
             self._record(count)
-            logs = self._rounds.run(draw, first, self.streams)
-            container.on_train_batch_end(position + count - 1, logs)
-            if self.stop_training:
-                break
-        return logs
+            yield position + count - 1, self._rounds.run(draw, first, self.streams)
+
+    def rounds(
+        self, x: Any, y: Any = None, *, sample_weight: Any = None, public_data: Any = None, watch: Any = None
+    ) -> Iterator[int]:
+        """Releases what is left of the plan one round at a time, for programs that look after the weights in between.
+
+        `fit` is this loop with callbacks and metrics in place of `watch`. As there, each round is recorded before its noise
+        is drawn, and the plan's end ends the iterator. Weights may be set whenever the iterator waits: the next round then
+        starts from them, which the guarantee allows for (adaptive composition) as long as they were made without this data
+        or from what was released of it.
+
+        Args:
+          x, y, sample_weight, public_data: as in `fit`.
+          watch: None, or an object with ``recorded(ledger)``, called whenever rounds were recorded, before their noise is
+            drawn (an error stops them); and ``interrupt(i, passes)``, called in the graph, see `training.round.Round`.
+
+        Yields:
+          How many rounds of the plan are released so far.
+
+        Raises:
+          As `fit`; ValueError if the model was compiled with ``steps_per_execution`` other than 1.
+        """
+        if not self.compiled:
+            raise ValueError("the model must be compiled before its rounds: call compile(optimizer, loss)")
+        if int(self.steps_per_execution) != 1:
+            _validate.fail("steps_per_execution", "1: rounds are released one at a time", self.steps_per_execution)
+        self._refuse_averaged("rounds")
+        if self._fitting:
+            raise RuntimeError(
+                "rounds must not be called while fit or rounds runs: two loops would draw the same rounds"
+            )
+        if watch is not self._watch:
+            self._watch, self._rounds = watch, None
+        source = as_source(x, y, sample_weight)
+        self._check_data(source)
+        self._check_public(public_data)
+        self._prepare(source)
+        self._fitting = True
+        try:
+            while (released := self._released()) < self.plan.rounds:
+                for _ in self._released_chunks(released // self.plan.rounds_per_epoch, 1):
+                    self.reset_metrics()  # nobody reads them
+                    yield self._released()
+        finally:
+            self._fitting = False
 
     def _evaluate_beside(self, data: Any, batch_size: int | None, steps: int | None) -> dict[str, Any]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)

@@ -11,6 +11,7 @@ from tfdpbc.cli.base import SETTINGS
 from tfdpbc.cli.calibrate import calibrate
 from tfdpbc.cli.compare import compare
 from tfdpbc.cli.evaluate import evaluate
+from tfdpbc.cli.federate import federate
 from tfdpbc.cli.reproduce import reproduce
 from tfdpbc.cli.train import train
 
@@ -21,5 +22,5 @@ def app() -> None:
     """Differentially private training for Keras, under a guarantee that is computed exactly."""
 
 
-for command in (train, evaluate, account, calibrate, compare, reproduce, audit):
+for command in (train, evaluate, account, calibrate, compare, reproduce, audit, federate):
     app.add_command(command)

@@ -72,6 +72,14 @@ class Round:
       statistics: batch normalisation's block, where the function's state variables are released as one; else they are
         written raw.
       augmenter: changes the examples of each contribution, or None.
+      interrupt: the interrupt routine of Algorithm 1, or None: called in the graph with ``(i, passes)`` before the i-th
+        micro-batch reads the weights, which it may replace by newer ones. Nothing in them may depend on this round.
+
+    An interrupt in the middle of a round leaves the sensitivity as it is where the place of a contribution does not depend
+    on other examples: with fixed sizes, neighbouring data sets then differ in the same contributions, each bounded by C
+    whatever weights it was computed at. Under add/remove one example more moves others to other micro-batches, hence
+    perhaps to other weights, and they would all count; a trimmed sum computes some contributions again, which ones
+    depends on all. There, `interrupt` is called once, before the round: ``(0, 1)``.
     """
 
     def __init__(
@@ -82,9 +90,11 @@ class Round:
         block_of_variable: list[int],
         statistics: StatisticsBlock | None = None,
         augmenter: Augmenter | None = None,
+        interrupt: Callable[[Any, int], None] | None = None,
     ):
         self.plan, self.function, self.engine, self.block_of_variable = plan, function, engine, block_of_variable
-        self.statistics, self.augmenter = statistics, augmenter
+        self.statistics, self.augmenter, self.interrupt = statistics, augmenter, interrupt
+        self.interruptible = not (plan.sampling.masked or plan.aggregation.whole_round)
 
     def release(
         self,
@@ -109,6 +119,8 @@ class Round:
           layer_key: int64 ``[2]``, seeds the model's random layers.
           clip_state: the clipping's state and how many tests failed so far; empty where there is neither.
         """
+        if self.interrupt is not None and not self.interruptible:
+            self.interrupt(tf.constant(0), 1)
         clipping = self.plan.clipping
         adapted = {"state": clip_state} if clipping.adaptive else {}
         bounds = clipping.bounds(round_index, self.plan.rounds_per_epoch, **adapted)
@@ -230,16 +242,27 @@ class Round:
                 evaluation = self.augmenter.once(evaluation)
             return (contributions.weighted_sum(weights), measured, state), (evaluation.losses, evaluation.outputs)
 
-        (total, measured, state), (losses, outputs) = self._passes(pool, indices, mask, layer_key, place, one)
+        interrupt = self.interrupt if self.interruptible else None
+        found = self._passes(pool, indices, mask, layer_key, place, one, interrupt)
+        (total, measured, state), (losses, outputs) = found
         return total, measured, losses, outputs, state
 
     def _passes(
-        self, pool: Any, indices: Any, mask: Any, layer_key: Any, place: Any, of: Callable[..., Any]
+        self,
+        pool: Any,
+        indices: Any,
+        mask: Any,
+        layer_key: Any,
+        place: Any,
+        of: Callable[..., Any],
+        interrupt: Callable[[Any, int], None] | None = None,
     ) -> tuple[Any, Any]:
         """Sums and rows of ``of(contributions, valid)``, a physical micro-batch of k contributions at a time."""
         m, at = indices.shape[0], self.micro_batches(pool, indices, mask, layer_key)
 
         def one(i: Any) -> tuple[Any, Any]:
+            if interrupt is not None:
+                interrupt(i, at.passes)
             batch = at.batch(i)
             return of(self.engine.contributions(batch, place), tf.reduce_any(batch.mask, axis=1))
 
