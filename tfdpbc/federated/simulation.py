@@ -23,7 +23,7 @@ class Participant:
     """A client in the network; times in units of virtual seconds.
 
     Attributes:
-      trainer: with `client`, `step`, `receive` and `exchange` of `Trainer`.
+      trainer: with `client`, `exhausted`, `step`, `receive` and `exchange` of `Trainer`.
       seconds: what a round takes.
       delay: what a message takes, either way, at least.
       jitter: up to how much more, uniformly at random: messages may overtake each other.
@@ -141,7 +141,10 @@ class Simulation:
         data = encode(update)
         for _ in range(1 + (self._rng.random() < one.duplication)):
             self._send(name, self._update_arrives, data)
-        if not self.synchronous:
+        if one.trainer.exhausted:
+            self._finished.add(name)
+            self._after(one.delay + one.jitter, self._leave, name)  # no sooner than its last update arrives
+        elif not self.synchronous:
             self._begin(name)
 
     def _leave(self, name: str) -> None:
