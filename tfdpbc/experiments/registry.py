@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tfdpbc import _validate
-from tfdpbc.experiments import paper_a, paper_b
+from tfdpbc.experiments import many, paper_a, paper_b
 from tfdpbc.experiments.setting import Experiment, Setting
 
-_EXPERIMENTS = {one.name: one for one in (*paper_a.EXPERIMENTS, *paper_b.EXPERIMENTS)}
+_EXPERIMENTS = {one.name: one for one in (*paper_a.EXPERIMENTS, many.EXPERIMENT, *paper_b.EXPERIMENTS)}
 
 
 def names() -> list[str]:
