@@ -10,6 +10,7 @@ from tfdpbc.cli.base import SETTINGS
 from tfdpbc.cli.calibrate import calibrate
 from tfdpbc.cli.compare import compare
 from tfdpbc.cli.evaluate import evaluate
+from tfdpbc.cli.federate import federate
 from tfdpbc.cli.reproduce import reproduce
 from tfdpbc.cli.train import train
 
@@ -20,5 +21,5 @@ def app() -> None:
     """Differentially private training for Keras, under a guarantee that is computed exactly."""
 
 
-for command in (train, evaluate, account, calibrate, compare, reproduce):
+for command in (train, evaluate, account, calibrate, compare, reproduce, federate):
     app.add_command(command)

@@ -55,7 +55,7 @@ class Coordinator:
     """Holds the global model; adds what clients send; says when to broadcast.
 
     Nothing a client can send raises an error or stops it: `receive` answers with an `Outcome` and counts it. Updates may
-    come late, out of order, twice or never. Sums are kept in double precision.
+    come late, out of order, twice or never. Between broadcasts sums are kept in double precision.
 
     Args:
         initial_weights: The released variables' values, in `PrivateModel`'s order.
@@ -201,7 +201,22 @@ class Coordinator:
         """No broadcast waits for `client` any more; what it sent stays, and so does what is known of its rounds."""
         self._active.discard(client)
 
+    def may_send(self, client: str, sender: Any) -> bool:
+        """Whether `sender` may use this name."""
+        allowed = self.clients is None or client in self.clients
+        return allowed and (self._senders is None or self._senders.get(client) == sender)
+
     # What goes out.
+
+    @property
+    def fresh(self) -> frozenset[str]:
+        """The clients with new updates since the last broadcast."""
+        return frozenset(self._fresh)
+
+    @property
+    def known(self) -> frozenset[str]:
+        """The clients that ever sent something."""
+        return frozenset(self._handled)
 
     @property
     def active(self) -> frozenset[str]:
@@ -223,6 +238,9 @@ class Coordinator:
         self.version += 1
         self._fresh.clear()
         self._sent = self._rounded()
+        # Clients go on from what was sent. With an update a broadcast the sum is then the client's own in float32, to the
+        # last bit (rounding a double precision sum of two floats once more is innocuous).
+        self._weights = [weight.astype(np.float64) for weight in self._sent]
         return self.model
 
     def _add_trimmed(self) -> None:

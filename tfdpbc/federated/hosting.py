@@ -1,0 +1,136 @@
+"""A server or a client on a machine of its own (`tfdpbc federate server`, `tfdpbc federate client`)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfdpbc.errors import FederatedError
+from tfdpbc.federated import deploy, keys, loop
+from tfdpbc.federated.messages import GlobalModel, is_client_name
+from tfdpbc.federated.processes import Processes, free_port
+from tfdpbc.federated.socket import ask
+
+STATUS_SECONDS = 5.0
+
+
+def serve(
+    folder: Any,
+    *,
+    initial: Path | None,
+    public_keys: Path | None,
+    names: tuple[str, ...],
+    host: str,
+    hosts: tuple[str, ...],
+    port: int,
+    max_seconds: float | None,
+    insecure: bool,
+    tell: Callable[[str], None],
+    **coordinator: Any,
+) -> dict[str, Any]:
+    """Runs a server, from the beginning or from its folder's checkpoint, until its loop ends; the loop's result.
+
+    Args:
+      folder: see `loop.prepare`; ``certificates/ca.pem`` in it is what clients need.
+      initial: a .keras file, for the first start.
+      public_keys: folder of the clients' public keys, ``CLIENT.pub``.
+      names: the clients, where there are no keys.
+      host, port: to listen on.
+      hosts: names in the certificate, beside `host`.
+      coordinator: settings of `Coordinator`.
+
+    Raises:
+      FederatedError: something is missing or did not start.
+    """
+    deploy.require_flower()
+    folder = Path(folder).resolve()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    public = {} if insecure else _public_keys(public_keys)
+    clients = sorted(public or names)
+    if not clients:
+        raise FederatedError("no client may take part: give --keys, or --client with --insecure")
+    address = deploy.Address(host, port, None if insecure else folder / "certificates")
+    _certificates(address, [host, *hosts])
+    (folder / loop.RESULT).unlink(missing_ok=True)
+    with Processes(folder / "logs", deploy.environment(folder / "flower")) as processes:
+        deploy.configure(folder / "flower", address)
+        deploy.start_server(processes, address, folder / "flower.db")
+        senders = deploy.register_all(processes, public, folder / "nodes.json") if public else None
+        first = loop.read_initial(folder) if (folder / loop.INITIAL).exists() else _read_keras(initial)
+        settings = coordinator | {"clients": clients, "senders": senders}
+        loop.prepare(folder, first, settings, {"clients": clients, "max_seconds": max_seconds})
+        deploy.start_run(processes, folder / "app", folder)
+        tell(f"listening on {address.text}, waiting for {', '.join(clients)}")
+        while not (folder / loop.RESULT).exists():
+            for name, status in processes.ended().items():
+                raise FederatedError(f"{name} ended with status {status}; see {folder / 'logs'}")
+            time.sleep(0.5)
+    return json.loads((folder / loop.RESULT).read_text())
+
+
+def join(
+    config: Any, address: str, ca: Path | None, key: Path | None, insecure: bool, tell: Callable[[str], None]
+) -> dict[str, Any]:
+    """Runs a trainer and its super-node until the plan is used up and the server has every update; the last status.
+
+    Raises:
+      FederatedError: something is missing, did not start or ended.
+    """
+    deploy.require_flower()
+    settings = json.loads(Path(config).read_text())
+    name, directory = settings["client"], Path(settings["directory"]).resolve()
+    if not is_client_name(name) or (not insecure and (ca is None or key is None)):
+        raise FederatedError("a client needs a name, the server's --ca and its own --key")
+    host, _, port = address.rpartition(":")
+    if ca is not None and ca.name != keys.CA:
+        raise FederatedError(f"the certificate's file must be called {keys.CA}")
+    there = deploy.Address(host, int(port), None if insecure else Path(str(ca)).resolve().parent)
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with Processes(directory / "logs", deploy.environment(directory / "flower")) as processes:
+        deploy.start_trainer(processes, name, config)
+        processes.wait_for("the trainer is ready", lambda: _status(directory) is not None, deploy.START_SECONDS)
+        deploy.start_node(processes, name, there, directory, free_port(), key)
+        said = -1
+        while True:
+            for ended, status in processes.ended().items():
+                raise FederatedError(f"{ended} ended with status {status}; see {directory / 'logs'}")
+            now = _status(directory)
+            if now is not None and now["round"] != said:
+                said = now["round"]
+                tell(f"round {said} of {now['rounds']}, ε = {now['epsilon']} at δ = {now['delta']}")
+            if now is not None and now["finished"]:
+                time.sleep(STATUS_SECONDS)  # a last request tells the server
+                return now
+            time.sleep(STATUS_SECONDS)
+
+
+def _status(directory: Path) -> dict[str, Any] | None:
+    try:
+        return ask(directory, {"op": "status"}, timeout=30.0)[0]
+    except FederatedError:
+        return None
+
+
+def _public_keys(folder: Path | None) -> dict[str, Path]:
+    if folder is None:
+        raise FederatedError("--keys is missing: the folder of the clients' public keys")
+    return {path.stem: path for path in sorted(Path(folder).glob("*.pub"))}
+
+
+def _certificates(address: deploy.Address, hosts: list[str]) -> None:
+    if address.certificates is not None and not address.file(keys.PRIVATE).exists():
+        keys.make_certificates(address.certificates, [host for host in dict.fromkeys(hosts) if host != "0.0.0.0"])
+
+
+def _read_keras(path: Path | None) -> GlobalModel:
+    if path is None:
+        raise FederatedError("--initial is missing: the model to begin with")
+    import keras
+
+    net = keras.saving.load_model(path, compile=False)
+    return GlobalModel(0, tuple(np.asarray(v, np.float32) for v in net.trainable_variables))
