@@ -104,9 +104,11 @@ def test_super_link_with_keys_faults_and_a_restart(tmp_path):
         updates = server / loop.LOG
         enough = lambda n: updates.exists() and len(log.read(updates)) >= n  # noqa: E731
         until = time.monotonic() + 60
-        while not enough(4):
+        while not enough(4) or "node-stranger" not in processes.ended():
             assert time.monotonic() < until
             time.sleep(0.2)
+        assert processes.ended() == {"node-stranger": 1}  # refused
+        processes.end("node-stranger")
         processes.end("superlink", signal.SIGKILL)
         assert not listens("127.0.0.1", address.port)
         start()

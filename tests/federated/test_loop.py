@@ -208,7 +208,8 @@ def test_other_ends(tmp_path, settings, reason):
     assert not running.coordinator.fresh  # the last updates are in the last model
 
 
-def test_folder(tmp_path):
+def test_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "LOCK_SECONDS", 0.0)
     with pytest.raises(RunFolderError, match="no server's folder"):
         loop.open_folder(tmp_path, Network())
     with pytest.raises(ValueError, match="share"):
@@ -217,5 +218,7 @@ def test_folder(tmp_path):
     opened = loop.open_folder(tmp_path, Network())
     assert opened.settings.clients == ("a",) and opened.coordinator.may_send("a", 2**63)
     assert not opened.coordinator.may_send("a", 1)
+    with pytest.raises(RunFolderError, match="another server"):
+        loop.open_folder(tmp_path, Network())
     np.testing.assert_array_equal(loop.read_initial(tmp_path).weights[0], START)
     assert loop.last_model(tmp_path).version == 0

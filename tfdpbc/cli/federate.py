@@ -24,7 +24,7 @@ def federate() -> None:
 @federate.command(cls=Command)
 @click.option("--clients", type=int, default=3, help="How many clients.")
 @click.option("--examples", type=int, default=4000, help="Examples of glyphs per client.")
-@click.option("--epochs", type=float, default=5.0, help="Epochs of each client's plan.")
+@click.option("--epochs", type=int, default=5, help="Epochs of each client's plan.")
 @click.option("--epsilon", type=float, default=3.0, help="Each client's promise.")
 @click.option("--split", type=click.Choice(["iid", "label"]), default="iid", help="How the data set is dealt out.")
 @click.option("--insecure", is_flag=True, help="Without TLS and keys, on loopback.")

@@ -40,7 +40,7 @@ class Demo:
 
     clients: int = 3
     examples: int = 4000
-    epochs: float = 5
+    epochs: int = 5
     batch_size: int = 250
     epsilon: float = 3.0
     delta: float = 1e-5

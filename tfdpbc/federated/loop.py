@@ -6,6 +6,7 @@ Nodes may leave, die and join at any time; a node that does not answer is asked 
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import time
 from collections.abc import Callable, Iterable
@@ -17,6 +18,7 @@ from tfdpbc.federated import files
 from tfdpbc.federated.coordinator import Coordinator
 from tfdpbc.federated.messages import MAX_INTEGER, GlobalModel, decode, encode, is_client_name
 
+LOCK_SECONDS = 60.0
 CHECKPOINT, LOG, INITIAL, SETTINGS, RESULT = "server.npz", "updates.jsonl", "initial.bin", "server.json", "result.json"
 
 
@@ -95,6 +97,7 @@ class Loop:
         self.settings, self.tell, self._clock, self._sleep = settings or Settings(), tell, clock, sleep
         self.finished: set[str] = set()
         self.lost = 0
+        self.held: Any = None  # a lock, as long as this object lives
         self._waiting: dict[Any, tuple[Any, float]] = {}  # ticket → node, when it was asked
         self._names: dict[Any, str] = {}
         self._versions: dict[Any, int] = {}
@@ -243,14 +246,34 @@ def open_folder(folder: Any, link: Link, tell: Callable[[str], None] = lambda li
       RunFolderError: the folder is not one, or damaged.
     """
     folder = Path(folder)
+    held = _held(folder)
     try:
         initial = decode((folder / INITIAL).read_bytes())
         settings = json.loads((folder / SETTINGS).read_text())
         loop = settings["loop"] | {"clients": tuple(settings["loop"].get("clients", ()))}
         coordinator = Coordinator(initial.weights, log=folder / LOG, **settings["coordinator"])
-        return Loop(coordinator, link, folder, Settings(**loop), tell)
+        opened = Loop(coordinator, link, folder, Settings(**loop), tell)
+        opened.held = held
+        return opened
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(f"{folder} is no server's folder, or damaged: {error}") from error
+
+
+def _held(folder: Path) -> Any:
+    """A lock on the folder: a server that was killed may leave its app running for a moment, and Flower may start it again."""
+    until = time.monotonic() + LOCK_SECONDS
+    try:
+        file = (folder / "lock").open("ab")
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return file
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise RunFolderError(f"another server runs in {folder}") from None
+                time.sleep(0.2)
+    except OSError as error:
+        raise RunFolderError(f"{folder} is no server's folder: {error}") from error
 
 
 def read_initial(folder: Any) -> GlobalModel:
