@@ -30,7 +30,7 @@ SETTINGS = [(name, setting) for name in ROWS for setting in registry.get(name).s
 
 
 def test_every_row_has_its_experiment():
-    assert set(registry.names()) == {*ROWS, "a-groups", "c-mnist", "c-cifar10", "c-accounting"}
+    assert set(registry.names()) == {*ROWS, "a-groups", "a-federated", "c-mnist", "c-cifar10", "c-accounting"}
     for name, claimed in ROWS.items():
         experiment = registry.get(name)
         assert experiment.paper == name[0].upper()

@@ -310,6 +310,18 @@ def test_run_waits_for_a_model_and_for_room_and_ends_by_itself():
     assert not thread.is_alive() and seen == list(range(1, client.model.plan.rounds + 1))
 
 
+def test_fit_and_rounds_do_not_run_at_once():
+    model = helpers.private()
+    rounds = model.rounds(*helpers.examples())
+    assert next(rounds) == 1
+    with pytest.raises(RuntimeError, match="fit must not"):
+        model.fit(*helpers.examples(), verbose=0)
+    rounds.close()
+    assert len(list(model.rounds(*helpers.examples()))) == model.plan.rounds - 1
+    with pytest.raises(dp.BudgetExhausted):
+        model.fit(*helpers.examples(), verbose=0)
+
+
 def test_models_that_cannot_be_a_client():
     seeded = helpers.private(seed=1)
     with pytest.raises(ValueError, match="seed"):

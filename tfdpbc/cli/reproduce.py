@@ -13,7 +13,7 @@ from tfdpbc import _validate
 from tfdpbc.cli import answers, defaults
 from tfdpbc.cli.base import Command
 from tfdpbc.cli.quiet import load_tensorflow
-from tfdpbc.experiments import paper_a, paper_c, registry
+from tfdpbc.experiments import many, paper_a, paper_c, registry
 from tfdpbc.experiments.setting import Experiment
 
 
@@ -71,6 +71,10 @@ def reproduce(
     from tfdpbc.experiments import robust_tables, runner, tables
     from tfdpbc.experiments.results import Results
 
+    if name == many.NAME:
+        scale = runner.Scale(epochs, examples, seeds)
+        _many(experiment, picked, scale, Results(out), data_dir, guarantees, as_json)
+        return
     scale, results = runner.Scale(epochs, examples, seeds), Results(out)
     with answers.cautions():
         refused = {}
@@ -120,6 +124,38 @@ def _accounting(
     click.echo((robust_tables.accounting_text if ptr else tables.groups_text)(experiment, rows, delta))
     if files:
         click.echo(f"Plot: {', '.join(files)}")
+
+
+def _many(
+    experiment: Experiment,
+    picked: tuple[Any, ...],
+    scale: Any,
+    results: Any,
+    data_dir: str | None,
+    guarantees: bool,
+    as_json: bool,
+) -> None:
+    """Simulated networks of clients: finished ones are kept, one that was interrupted begins anew."""
+    from tfdpbc.experiments import federation
+
+    with answers.cautions():
+        if not guarantees:
+            tell: Callable[[str], None] = (lambda line: None) if as_json else (lambda line: click.echo(line, err=True))
+            try:
+                federation.run(picked, scale, results, data_dir, tell)
+            except KeyboardInterrupt:
+                raise click.ClickException(
+                    f"interrupted; the same command goes on, with --out {results.folder}"
+                ) from None
+        rows = federation.summarise(picked, scale, results)
+    files = _draw(results.folder, federation.pictures(rows))
+    if as_json:
+        facts = {**_facts(experiment), "scale": vars(scale), "rows": rows, "out": str(results.folder), "plots": files}
+        answers.print_json(facts)
+        return
+    click.echo(federation.text(experiment, rows))
+    if files:
+        click.echo(f"Results: {results.path}; plots: {', '.join(files)}")
 
 
 def _draw(out: Path, pictures: dict[str, bytes]) -> list[str]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from tfdpbc import _validate
-from tfdpbc.experiments import paper_a, paper_b, paper_c
+from tfdpbc.experiments import many, paper_a, paper_b, paper_c
 from tfdpbc.experiments.setting import Experiment, Setting
 
-_EXPERIMENTS = {one.name: one for part in (paper_a, paper_b, paper_c) for one in part.EXPERIMENTS}
+_EXPERIMENTS = {
+    one.name: one
+    for part in (paper_a.EXPERIMENTS, (many.EXPERIMENT,), paper_b.EXPERIMENTS, paper_c.EXPERIMENTS)
+    for one in part
+}
 
 
 def names() -> list[str]:

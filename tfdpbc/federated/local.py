@@ -155,6 +155,11 @@ class Trainer:
         return self._finished
 
     @property
+    def exhausted(self) -> bool:
+        """Whether all rounds of the plan are spent."""
+        return self.round >= self.model.plan.rounds
+
+    @property
     def ledger(self) -> Ledger:
         """What was spent."""
         return self.model.ledger

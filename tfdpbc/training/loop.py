@@ -77,7 +77,9 @@ class Rounds:
         self.strategy, self.replicas = strategy, 1 if strategy is None else strategy.num_replicas_in_sync
         self.rounds_per_call = rounds_per_call
         release = round_function.release
-        self._release = tf.function(_without_native(release), jit_compile=True, autograph=False) if jit_compile else release
+        self._release = (
+            tf.function(_without_native(release), jit_compile=True, autograph=False) if jit_compile else release
+        )
         self._compiled: dict[Any, Any] = {}
         self._mean_norms: tuple[Any, Any] = (None, None)  # the feed's variables and the function compiled for them
         self.mean_loss = keras.metrics.Mean("loss")
