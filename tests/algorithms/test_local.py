@@ -353,7 +353,10 @@ def test_configurations():
             algorithms.to_config(own)
 
 
-@pytest.mark.parametrize("mode", [{"jit_compile": True}, {"run_eagerly": True}, {"steps_per_execution": 2}], ids=str)
+SLOW = [pytest.param(mode, marks=pytest.mark.slow) for mode in ({"jit_compile": True}, {"run_eagerly": True})]
+
+
+@pytest.mark.parametrize("mode", [*SLOW, {"steps_per_execution": 2}], ids=str)
 def test_every_way_to_run_gives_the_same_weights(mode):
     x, y = oracles.blobs(N)
     ends = []

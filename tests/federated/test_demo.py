@@ -15,7 +15,7 @@ def test_configurations_are_the_trainers(tmp_path):
     assert plan.epsilon(demo.delta) <= demo.epsilon
     first, second = (json.loads(json.dumps(trainer_config(demo, plan, i, tmp_path))) for i in range(2))
     assert first["data"] | {"index": 1} == second["data"] and first["client"] != second["client"]
-    assert plan.sampling.num_examples * demo.clients == first["data"]["examples"]
+    assert first["data"]["examples"] == 2 * 500 and plan.sampling.rate == 100 / 500
 
 
 @pytest.mark.slow

@@ -74,7 +74,11 @@ RULES = {
 
 @pytest.mark.parametrize(
     "name, engine",
-    [("shuffling-mixed", "vectorized"), ("subsampling-individual", "onepass"), ("poisson-individual", "vectorized")],
+    [
+        ("shuffling-mixed", "vectorized"),
+        ("subsampling-individual", "onepass"),
+        pytest.param("poisson-individual", "vectorized", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("rule", RULES)
 def test_the_update_is_that_of_a_plain_loop(rule, name, engine):

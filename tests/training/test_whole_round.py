@@ -67,10 +67,17 @@ def trimmed_sum(vectors, trim):
     return sum((vectors[i] for i in order[trim:]), np.zeros_like(vectors[0]))
 
 
-@pytest.mark.parametrize("trim, threshold", [(3, PASS), (3, FAIL), (7, PASS)])
+@pytest.mark.parametrize("trim, threshold", [(3, PASS), (3, FAIL), pytest.param(7, PASS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "engine, physical",
-    [("onepass", None), ("onepass", 3), ("onepass", 40), ("vectorized", None), ("vectorized", 4), ("vectorized", 1)],
+    [
+        ("onepass", None),
+        ("onepass", 3),
+        pytest.param("onepass", 40, marks=pytest.mark.slow),
+        pytest.param("vectorized", None, marks=pytest.mark.slow),
+        ("vectorized", 4),
+        pytest.param("vectorized", 1, marks=pytest.mark.slow),
+    ],
 )
 def test_the_sum_is_the_plain_loops_in_any_micro_batches(engine, physical, trim, threshold):
     model, rng = trainer(dp.TrimmedSum(trim, TAU, 1.0, threshold), engine, physical), np.random.default_rng(physical)

@@ -14,6 +14,7 @@ import os
 import secrets
 import struct
 import threading
+import time
 from collections.abc import Callable, Sequence
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
@@ -145,11 +146,12 @@ class Server:
         self._listener = Listener(str(path), "AF_UNIX", backlog=16)
         path.chmod(0o600)
         self._closed = False
+        self._requests: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._accept, name="tfdpbc-socket", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stops listening; requests that are being answered may still end."""
+        """Stops listening; requests that are being answered have some seconds to end: the process may end after this."""
         if self._closed:
             return
         self._closed = True
@@ -158,6 +160,10 @@ class Server:
             Client(str(self._folder / SOCKET), "AF_UNIX").close()
         self._thread.join(PATIENCE)
         self._listener.close()
+        until = time.monotonic() + PATIENCE
+        for request in self._requests:
+            if request is not threading.current_thread():
+                request.join(max(0.0, until - time.monotonic()))
 
     def _accept(self) -> None:
         while not self._closed:
@@ -169,7 +175,9 @@ class Server:
                 connection.close()
                 return
             # The handshake is in the thread, too: who connects and says nothing must not keep others waiting.
-            threading.Thread(target=self._serve, args=(connection,), name="tfdpbc-request", daemon=True).start()
+            request = threading.Thread(target=self._serve, args=(connection,), name="tfdpbc-request", daemon=True)
+            self._requests = [one for one in self._requests if one.is_alive()] + [request]
+            request.start()
 
     def _serve(self, connection: Connection) -> None:
         with connection:
