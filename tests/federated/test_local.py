@@ -339,3 +339,33 @@ def test_status_says_nothing_of_the_data_but_what_the_plan_makes_public():
     client = helpers.trainer(helpers.private(plan), helpers.examples(31))
     assert client.status()["examples"] == 48.0
     assert not {"loss", "accuracy"} & set(client.status())
+
+
+def test_a_ledger_that_was_put_back_is_noticed(tmp_path):
+    """Rounds that an older ledger does not know were released all the same: they are not released once more."""
+    first = helpers.trainer(folder=tmp_path / "a")
+    first.receive(helpers.global_model(first))
+    older = (tmp_path / "a" / "ledger.json").read_bytes()
+    for _ in range(2):
+        first.step()
+    first.store.close()  # as if it was killed: no checkpoint
+    (tmp_path / "a" / "ledger.json").write_bytes(older)
+    with pytest.raises(RunFolderError, match="ahead of the ledger"):
+        helpers.trainer(folder=tmp_path / "a")
+
+
+def test_an_emptied_ledger_is_healed_from_the_checkpoint(tmp_path):
+    first = helpers.trainer(folder=tmp_path / "a")
+    first.receive(helpers.global_model(first))
+    older = (tmp_path / "a" / "ledger.json").read_bytes()
+    for _ in range(2):
+        first.step()
+    first.save()
+    first.close()
+    (tmp_path / "a" / "ledger.json").write_bytes(older)
+    assert helpers.trainer(folder=tmp_path / "a").round == 2
+
+
+def test_a_plan_without_noise_is_refused():
+    with pytest.raises(ValueError, match="noise_multiplier must be above 0"):
+        Trainer(helpers.private(helpers.plan(sigma=0.0)), *helpers.examples(), client="a")

@@ -81,12 +81,15 @@ def server(folder: Path, **given: Any) -> None:
 @click.option("--ca", type=FILE, help="The server's ca.pem.")
 @click.option("--key", type=FILE, help="This client's private key, CLIENT.key.")
 @click.option("--insecure", is_flag=True, help="Without TLS and keys; loopback only.")
-def client(config: Path, address: str, ca: Path | None, key: Path | None, insecure: bool) -> None:
+@click.option("--trust-server", is_flag=True, help="The server may run code here (Flower); needed beyond loopback.")
+def client(config: Path, address: str, ca: Path | None, key: Path | None, insecure: bool, trust_server: bool) -> None:
     """Train on this machine's data until the plan is used up and the server has it all; restarted, it goes on."""
     from tfdpbc.federated import hosting
 
     _end_on_sigterm()
-    status = hosting.join(config, address, ca, key, insecure, lambda line: click.echo(line, err=True))
+    status = hosting.join(
+        config, address, ca, key, insecure, lambda line: click.echo(line, err=True), trust_server=trust_server
+    )
     click.echo(json.dumps(status, indent=2))
 
 

@@ -143,7 +143,8 @@ class Coordinator:
         outcome = self._judge(update, sender)
         if outcome is Outcome.ACCEPTED:
             self._add(update)
-        if outcome not in (Outcome.UNKNOWN_CLIENT, Outcome.WRONG_SENDER):
+        # One from the future stays unacknowledged: this server lost its own past, and the client must not burn its plan on it.
+        if outcome not in (Outcome.UNKNOWN_CLIENT, Outcome.WRONG_SENDER, Outcome.FROM_THE_FUTURE):
             self._handled[update.client] = max(update.round, self._handled.get(update.client, update.round))
         return self._count(update, outcome, sender)
 

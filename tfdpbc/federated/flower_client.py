@@ -42,6 +42,7 @@ def carry(directory: str, header: dict[str, Any], payload: bytes) -> tuple[dict[
     Raises:
       FederatedError, MalformedMessage: as `socket.ask`.
     """
+    header = header | {"op": "exchange"}  # a server has no business with the others
     linger = min(max(float(header.pop("linger", 0.0)), 0.0), LONGEST_LINGER)
     if linger:
         ask(directory, header | {"wait": 0.0, "max": 1}, payload)

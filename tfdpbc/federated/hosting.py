@@ -74,13 +74,27 @@ def serve(
 
 
 def join(
-    config: Any, address: str, ca: Path | None, key: Path | None, insecure: bool, tell: Callable[[str], None]
+    config: Any,
+    address: str,
+    ca: Path | None,
+    key: Path | None,
+    insecure: bool,
+    tell: Callable[[str], None],
+    trust_server: bool = False,
 ) -> dict[str, Any]:
     """Runs a trainer and its super-node until the plan is used up and the server has every update; the last status.
+
+    Args:
+      trust_server: needed for a server on another machine, whose super-link could run code here (see docs/federated.md).
 
     Raises:
       FederatedError: something is missing, did not start or ended.
     """
+    if not trust_server and not deploy.is_loopback(address.rpartition(":")[0]):
+        raise FederatedError(
+            f"the server {address} is on another machine: a Flower super-node runs the code that its super-link sends, as "
+            "this user, who can read the data. Say --trust-server if you trust its operator and whoever reaches its port"
+        )
     deploy.require_flower()
     settings = json.loads(Path(config).read_text())
     name, directory = settings["client"], Path(settings["directory"]).resolve()

@@ -77,6 +77,8 @@ class Trainer:
             _validate.fail("model", "compiled, and built (with an Input layer)", model.model.name)
         if model.streams.seed is not None and not seeded:
             _validate.fail("seed", "None: a client's noise comes from the operating system", model.streams.seed)
+        if model.plan.noise_multiplier == 0 and not seeded:
+            _validate.fail("noise_multiplier", "above 0: without noise a client's steps are its raw data's", 0)
         if model.statistics == "unprotected":
             _validate.fail(
                 "statistics", "'private', 'public' or 'batch': raw statistics must not leave", model.statistics
@@ -106,18 +108,22 @@ class Trainer:
     def _restore(self) -> None:
         model = self.model
         model._build_optimizer()
-        if self.store.ledger.entries:
-            if self.store.ledger.plans != (model.plan,):
+        # A checkpoint has a ledger of its own, so one that was emptied or put back is healed from it.
+        trained = self.store.state is not None and self.store.state.exists()
+        if self.store.ledger.entries or trained:
+            if self.store.ledger.plans not in ((), (model.plan,)):
                 raise RunFolderError(
                     "the client's folder belongs to another plan: a new plan needs a folder of its own"
                 )
-            if self.store.state is not None and self.store.state.exists():
+            if trained:
                 model.load_checkpoint(self.store.state)
             model.ledger.absorb(self.store.ledger)
             model._record(0)
-        elif self.store.state is not None:
+        if self.store.state is not None:
             self.store.write_ledger(model.ledger)  # from now on a missing one is noticed
         self._outbox = self.store.rounds()
+        if self._outbox and self._outbox[-1] > self.round:
+            raise RunFolderError("the outbox is ahead of the ledger: an older ledger was put in its place")
         self.mailbox = Mailbox(self.variables)
         last = self.store.last_model()
         if last is not None:

@@ -151,7 +151,9 @@ def _load(config: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, int]:
 
 def _build(config: dict[str, Any], shape: tuple[int, ...], classes: int) -> keras.Model:
     if "keras" in config:
-        return keras.saving.load_model(config["keras"], compile=False)
+        if not str(config["keras"]).endswith(".keras"):  # other formats may run code of whoever made the file
+            raise FederatedError(f"the model must be a .keras file; got {config['keras']}")
+        return keras.saving.load_model(config["keras"], compile=False, safe_mode=True)
     options = {name: value for name, value in config.items() if name != "name"}
     return models.build(config["name"], shape, classes, **options)
 

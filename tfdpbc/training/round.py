@@ -303,7 +303,8 @@ class Round:
 
         Its time follows its size, its result does not.
         """
-        if not self.plan.sampling.masked:
+        # Whoever times a federated client's rounds must not learn how many examples they had.
+        if not self.plan.sampling.masked or self.interrupt is not None:
             return None
         occupied = tf.reduce_any(mask, axis=[1, 2])
         return tf.reduce_max(tf.where(occupied, tf.range(1, passes + 1), 0))
