@@ -43,6 +43,7 @@ def test_reference_values(noise_multiplier, rounds, epochs, low, high):
     st.integers(1, 50),
     st.sampled_from([1e-10, 1e-5, 1e-2]),
 )
+@pytest.mark.slow
 def test_lower_bound_is_below_and_near(log_sigma, rounds, epochs, delta):
     sigma = math.exp(log_sigma)
     upper, lower = balls_in_bins(rounds, sigma, epochs).epsilon(delta), lower_bound(rounds, sigma, epochs, delta)

@@ -181,6 +181,7 @@ def test_one_round_per_epoch_is_poisson(rate, noise_multiplier, rounds):
     log_delta=st.floats(-12, -1),
     participation=st.floats(0.5, 1),
 )
+@pytest.mark.slow
 def test_never_above_the_upper_bound(rounds_per_epoch, noise_multiplier, epochs, rest, log_delta, participation):
     """Section 2: whoever sees which round an example is in learns no more than G_{√E/σ} tells."""
     rounds = epochs * rounds_per_epoch + int(rest * rounds_per_epoch)
@@ -190,6 +191,7 @@ def test_never_above_the_upper_bound(rounds_per_epoch, noise_multiplier, epochs,
     assert 0 <= found <= (upper.epsilon(delta) if upper else 0.0)
 
 
+@pytest.mark.slow
 def test_grows_with_rounds_and_participation():
     """pitfall 23."""
     for noise_multiplier in (0.3, 1.0):

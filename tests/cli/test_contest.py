@@ -60,6 +60,7 @@ def test_words_and_picture(run, tmp_path):
     assert b"<svg" in picture.read_bytes()
 
 
+@pytest.mark.slow
 def test_one_step_is_no_choice(run):
     assert "quoted" not in run(*SMALL, "--epsilon", 3, "--clippings", "full", "--learning-rates", 0.5).stdout
 
@@ -85,6 +86,7 @@ def test_when_none_can_be_trained(run, monkeypatch):
     assert result.stdout.count("nothing will do") == 4
 
 
+@pytest.mark.slow
 def test_mixed_as_given(answer):
     shape = ("--contributions", 10, "--examples-per-contribution", 3)
     command = [part for part in SMALL if part not in ("--batch-size", 20)]

@@ -334,6 +334,7 @@ def test_replicas_hold_the_same_state_as_one_device(tmp_path):
         assert apart < 1e-5 and norms < 1e-4 and copies == 0
 
 
+@pytest.mark.slow
 def test_xla_gives_the_same():
     # Without noise: XLA makes other normal numbers of the same key.
     one, other = (trained("grouped-released", noise=0.0, jit_compile=jit, epochs=1) for jit in (False, True))

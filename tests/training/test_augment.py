@@ -188,6 +188,7 @@ def test_another_seed_and_another_round_augment_in_other_ways():
 
 
 @pytest.mark.parametrize("way", ["jit_compile", "run_eagerly"])
+@pytest.mark.slow
 def test_xla_and_eager_rounds_augment_alike(way):
     indices, mask = draws_of("shuffling-individual")
     updates = [

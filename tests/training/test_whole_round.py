@@ -240,6 +240,7 @@ def test_failures_are_kept_in_checkpoints_and_shown(tmp_path):
     [({"steps_per_execution": 4}, 40), ({"jit_compile": True}, 40), ({"jit_compile": True}, None)],
     ids=str,
 )
+@pytest.mark.slow
 def test_steps_per_execution_and_xla_change_nothing(options, physical):
     found = []
     for execution in ({}, options):
