@@ -292,3 +292,11 @@ def test_log_has_a_line_for_everything_received(tmp_path):
     assert lines[0]["client"] == "a" and lines[0]["round"] == 1 and lines[0]["base"] == 0 and lines[0]["version"] == 0
     assert all(line["sender"] == 5 and line["time"] > 1e9 for line in lines)
     assert lines[0]["digest"] == lines[1]["digest"] != lines[2]["digest"]
+
+
+def test_updates_from_the_future_are_not_acknowledged():
+    """This server lost its past: the client keeps its steps, and stops when its outbox is full, with budget left."""
+    coordinator = server(clients=["a"])
+    assert coordinator.receive(update(number=1)) is Outcome.ACCEPTED
+    assert coordinator.receive(update(number=2, base=50)) is Outcome.FROM_THE_FUTURE
+    assert coordinator.acknowledged("a") == 1

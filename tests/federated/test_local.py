@@ -369,3 +369,15 @@ def test_an_emptied_ledger_is_healed_from_the_checkpoint(tmp_path):
 def test_a_plan_without_noise_is_refused():
     with pytest.raises(ValueError, match="noise_multiplier must be above 0"):
         Trainer(helpers.private(helpers.plan(sigma=0.0)), *helpers.examples(), client="a")
+
+
+def test_the_time_of_a_clients_poisson_round_does_not_follow_its_size():
+    """Whoever times rounds would learn how many examples they had: with an interrupt routine the padding is computed too."""
+    from tfdpbc.training.round import Round
+
+    mask = tf.constant([[[True]], [[False]], [[False]]])
+    for interrupt in (None, lambda i, passes: None):
+        model = helpers.private(helpers.plan(dp.Poisson.individual(helpers.N, 12)))
+        one = Round(model.plan, None, None, [0], interrupt=interrupt)
+        live = one._live(mask, 3)
+        assert (live is None) if interrupt else (int(live) == 1)
