@@ -341,29 +341,29 @@ def test_status_says_nothing_of_the_data_but_what_the_plan_makes_public():
     assert not {"loss", "accuracy"} & set(client.status())
 
 
-def test_a_ledger_that_was_put_back_is_noticed(tmp_path):
-    """Rounds that an older ledger does not know were released all the same: they are not released once more."""
-    first = helpers.trainer(folder=tmp_path / "a")
+def two_rounds_with_an_older_ledger(folder, saved):
+    """A client's folder after two rounds, whose ledger is that of before them."""
+    first = helpers.trainer(folder=folder)
     first.receive(helpers.global_model(first))
-    older = (tmp_path / "a" / "ledger.json").read_bytes()
+    older = (folder / "ledger.json").read_bytes()
     for _ in range(2):
         first.step()
-    first.store.close()  # as if it was killed: no checkpoint
-    (tmp_path / "a" / "ledger.json").write_bytes(older)
+    if saved:
+        first.save()
+    first.close()
+    (folder / "ledger.json").write_bytes(older)
+
+
+def test_a_ledger_that_was_put_back_is_noticed(tmp_path):
+    """Rounds that an older ledger does not know were released all the same: they are not released once more."""
+    two_rounds_with_an_older_ledger(tmp_path, saved=False)
     with pytest.raises(RunFolderError, match="ahead of the ledger"):
-        helpers.trainer(folder=tmp_path / "a")
+        helpers.trainer(folder=tmp_path)
 
 
 def test_an_emptied_ledger_is_healed_from_the_checkpoint(tmp_path):
-    first = helpers.trainer(folder=tmp_path / "a")
-    first.receive(helpers.global_model(first))
-    older = (tmp_path / "a" / "ledger.json").read_bytes()
-    for _ in range(2):
-        first.step()
-    first.save()
-    first.close()
-    (tmp_path / "a" / "ledger.json").write_bytes(older)
-    assert helpers.trainer(folder=tmp_path / "a").round == 2
+    two_rounds_with_an_older_ledger(tmp_path, saved=True)
+    assert helpers.trainer(folder=tmp_path).round == 2
 
 
 def test_a_plan_without_noise_is_refused():

@@ -9,21 +9,24 @@ from pathlib import Path
 from typing import Any
 
 
-def write_atomically(path: Any, write: Callable[[Any], Any]) -> None:
-    """Writes a file by `write(file)` (binary) and puts it in place once it is on the disk."""
+def write_atomically(path: Any, write: Callable[[Any], Any], sync: bool = True) -> None:
+    """Writes a file (0600) by `write(file)` (binary) and puts it in place once it is on the disk; sync=False: written."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
             write(file)
-            file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    directory = os.open(path.parent, os.O_RDONLY)
+    if not sync:
+        return
+    directory = os.open(path.parent, os.O_RDONLY)  # the new name must be on the disk as well
     try:
         os.fsync(directory)
     finally:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdpbc.errors import FederatedError, MalformedMessage
+from tfdpbc.federated import files
 from tfdpbc.federated.messages import MAX_BYTES
 
 SOCKET, KEY = "trainer.sock", "trainer.key"
@@ -139,8 +140,7 @@ class Server:
         self._key = secrets.token_bytes(32)
         fresh = self._folder / f"{KEY}.new"
         fresh.unlink(missing_ok=True)
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(self._key)
+        files.write_secret(fresh, self._key)
         os.replace(fresh, self._folder / KEY)
         path.unlink(missing_ok=True)
         self._listener = Listener(str(path), "AF_UNIX", backlog=16)

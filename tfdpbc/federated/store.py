@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdpbc.errors import FederatedError, MalformedMessage, RunFolderError
+from tfdpbc.federated import files
 from tfdpbc.federated.messages import GlobalModel, decode, encode
 from tfdpbc.ledger import Ledger
 
@@ -114,19 +115,7 @@ class ClientFolder:
         return model if isinstance(model, GlobalModel) else None
 
     def _write(self, path: Path, content: bytes, sync: bool = True) -> None:
-        temporary = path.with_name(path.name + ".new")
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(content)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-        if sync:
-            handle = os.open(path.parent, os.O_RDONLY)  # the new name must be on the disk as well
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        files.write_atomically(path, lambda file: file.write(content), sync)
 
 
 class Memory:

@@ -41,10 +41,9 @@ from tfdpbc.plan import PrivacyPlan
 
 __all__ = ["Serving", "Trainer", "from_config", "main", "released_variables"]
 
-_KEYS = {
-    *("client", "directory", "data", "model", "plan", "optimizer", "physical_batch_size", "engine"),
-    *("max_outbox", "wait_for_model", "checkpoint_seconds", "delta"),
-}
+_REQUIRED = ("client", "directory", "data", "model", "plan", "optimizer")
+_TRAINER = ("max_outbox", "wait_for_model", "checkpoint_seconds", "delta")
+_KEYS = {*_REQUIRED, *_TRAINER, "physical_batch_size", "engine"}
 _DATA = {
     "dataset",
     "data_dir",
@@ -57,7 +56,6 @@ _DATA = {
     "npz",
     "classes",
 }
-_TRAINER = ("max_outbox", "wait_for_model", "checkpoint_seconds", "delta")
 
 
 class Serving:
@@ -108,7 +106,7 @@ def from_config(config: dict[str, Any]) -> Trainer:
       TfdpbcError, ValueError, TypeError: from what they are handed to.
     """
     unknown = set(config) - _KEYS
-    missing = {"client", "directory", "data", "model", "plan", "optimizer"} - set(config)
+    missing = set(_REQUIRED) - set(config)
     if unknown or missing:
         raise FederatedError(f"the configuration lacks {sorted(missing)} and has unknown fields {sorted(unknown)}")
     x, y, classes = _load(config["data"])
