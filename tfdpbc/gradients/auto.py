@@ -95,6 +95,8 @@ def build_engine(
     """
     kind, why = _kind(_validate.choice("engine", name, ENGINES), function.model, algorithm, sampling)
     options, rows = {}, sampling.shape[1] * augmentations
+    if kind is OnePassEngine:
+        options = {"checked": name == "auto"}  # that it is supported is why it was chosen
     if physical_batch_size is not None and physical_batch_size < rows:
         kind, why = VectorizedEngine, "the parts of a contribution add up"
         options = {"examples_per_pass": physical_batch_size}
@@ -150,6 +152,8 @@ def contributions_per_pass(
         most, why = -(-sampling.divisor // POISSON_PASSES), f"a {POISSON_PASSES}th of a planned round"
     if not vectorized:
         most = max(1, min(contributions, most))
+        if _surely_fits(engine, most * examples, budget):
+            return most, why
         each = _bytes_of_one(engine, inputs, examples)
         if each is not None and most * each > budget:
             how = "within" if each <= budget else "which is more than"  # there is no less than one

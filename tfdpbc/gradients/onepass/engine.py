@@ -85,6 +85,7 @@ class OnePassEngine:
       block_of_variable: the clipping's block of each trainable variable.
       num_blocks: L.
       contributions_per_pass: k; changes memory and speed, never the result.
+      checked: the caller asked `unsupported`, which traces the model, and it named no reason.
 
     Raises:
       IncompatibleModel: if `unsupported` names reasons.
@@ -101,8 +102,9 @@ class OnePassEngine:
         block_of_variable: list[int],
         num_blocks: int,
         contributions_per_pass: int,
+        checked: bool = False,
     ):
-        reasons = support.unsupported(function.model, algorithm)
+        reasons = [] if checked else support.unsupported(function.model, algorithm)
         if reasons:
             raise IncompatibleModel(f"engine 'onepass' cannot compute this model: {'; '.join(reasons)}")
         self.function, self.examples = function, examples
