@@ -64,6 +64,9 @@ class OnePassContributions:
 
     def _sum(self, weights: Any, keep: Any) -> list[tf.Tensor]:
         total = []
+        # Taken apart once: a slice for each variable is four operations to trace, and models may have hundreds.
+        weights = tf.unstack(weights, axis=1)
+        keep = [None] * self.num_blocks if keep is None else tf.unstack(keep, axis=1)
         for i, (term, variable, block) in enumerate(
             zip(self.terms, self.variables, self.block_of_variable, strict=True)
         ):
@@ -71,7 +74,7 @@ class OnePassContributions:
                 total.append(registry.zeros(variable))
                 continue
             with tf.name_scope(f"{SUM_SCOPE}{i}"):
-                total.append(term.weighted_sum(weights[:, block], None if keep is None else keep[:, block]))
+                total.append(term.weighted_sum(weights[block], keep[block]))
         return total
 
 

@@ -108,8 +108,8 @@ class Materialized:
         summed = []
         for piece in self.pieces:
             flat = tf.reshape(rows(piece, keep), [piece.shape[0], -1])
-            summed.append(tf.reshape(tf.matmul(weights[None], flat), [1, *piece.shape[1:]]))
-        return self.assemble(summed)[0]
+            summed.append(tf.reshape(tf.matmul(tf.expand_dims(weights, 0), flat), [1, *piece.shape[1:]]))
+        return tf.squeeze(self.assemble(summed), [0])
 
     def materialized(self) -> Any:
         return self.assemble(self.pieces)
@@ -154,13 +154,14 @@ class Outer:
     def weighted_sum(self, weights: Any, keep: Any = None) -> Any:
         if self.gradient is not None:
             flat = tf.reshape(rows(self.gradient, keep), [self.gradient.shape[0], -1])
-            return self.assemble(tf.reshape(tf.matmul(weights[None], flat), [1, *self.gradient.shape[1:]]))[0]
+            total = tf.reshape(tf.matmul(tf.expand_dims(weights, 0), flat), [1, *self.gradient.shape[1:]])
+            return tf.squeeze(self.assemble(total), [0])
         a, d = rows(self.a, keep), scaled(self.d, weights, keep)
         if a.shape.rank == 3:
             a, d = (tf.reshape(t, [-1, t.shape[-1]]) for t in (a, d))
         else:
             a, d = (tf.reshape(tf.transpose(t, [1, 0, 2, 3]), [t.shape[1], -1, t.shape[3]]) for t in (a, d))
-        return self.assemble(tf.matmul(a, d, transpose_a=True)[None])[0]
+        return tf.squeeze(self.assemble(tf.expand_dims(tf.matmul(a, d, transpose_a=True), 0)), [0])
 
     def materialized(self) -> Any:
         return self.assemble(self._product() if self.gradient is None else self.gradient)
