@@ -8,12 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from tfdpbc.cli.app import app
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, flags=re.M | re.S)
 # `tfdpbc` of this interpreter, wherever PATH leads.
 ENVIRONMENT = os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+# A process of its own loads TensorFlow, seconds each: what only computes runs in this one, what trains as a reader runs it.
+COMPUTES = {"account", "calibrate", "compare", "reproduce"}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +38,7 @@ def options_in(text):
 
 
 @pytest.mark.parametrize("language, block", BLOCKS, ids=[f"{n}-{kind}" for n, (kind, _) in enumerate(BLOCKS)])
-def test_block(place, language, block):
+def test_block(place, language, block, monkeypatch):
     if language == "python":
         run(place, sys.executable, "-c", block)
         return
@@ -44,7 +49,13 @@ def test_block(place, language, block):
         assert line.startswith("tfdpbc "), f"no test knows how to run {line!r}"
         if line.startswith("tfdpbc federate"):
             continue  # tests/federated/test_demo.py runs it (slow, and Flower is an extra)
-        run(place, *line.split())
+        _, command, *rest = line.split()
+        if command in COMPUTES:
+            monkeypatch.chdir(place)
+            result = CliRunner().invoke(app, [command, *rest], prog_name="tfdpbc")
+            assert result.exit_code == 0, f"{line}: {result.output}"
+        else:
+            run(place, *line.split())
 
 
 def test_there_are_blocks_to_run():

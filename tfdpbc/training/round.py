@@ -149,7 +149,8 @@ class Round:
             failed = tf.cast(~passed, tf.int64)
             clip_state = {whole_round.FAILURES: clip_state[whole_round.FAILURES] + failed}
         if self.plan.noise_multiplier > 0:
-            stddevs = [stddev[block] for block in self.block_of_variable]
+            each = tf.unstack(stddev)
+            stddevs = [each[block] for block in self.block_of_variable]
             if self.statistics is not None:
                 total, stddevs = [*total, *state], [*stddevs, self.plan.statistics_noise_std]
             update = noise.add_gaussian(total, stddevs, noise_key, self.plan.divisor)
