@@ -168,19 +168,16 @@ def start_run(processes: Processes, app: Any, folder: Any) -> None:
     processes.run("run", [program("flwr"), "run", app.resolve(), "tfdpbc"])
 
 
-def start_node(processes: Processes, name: str, address: Address, directory: Any, port: int, key: Any = None) -> None:
-    """Starts the super-node of a client (process "node-NAME"), whose couriers talk to the trainer in `directory`.
+def start_node(processes: Processes, name: str, address: Address, directory: Any, key: Any = None) -> None:
+    """Starts the node of a client (process "node-NAME"), which talks to the trainer in `directory`.
 
     Args:
-      port: on loopback, for the node's own use.
       key: its private key; without one the server must be started without TLS.
     """
-    command = [program("flower-supernode"), "--superlink", address.text, "--port", port]
-    command += ["--node-config", f"trainer={json.dumps(str(Path(directory).resolve()))}"]
-    if address.certificates is None:
-        command.append("--insecure")
-    else:
-        command += ["--root-certificates", address.file(keys.CA), "--auth-supernode-private-key", Path(key).resolve()]
+    command = [sys.executable, "-m", "tfdpbc.federated.node", "--server", address.text]
+    command += ["--trainer", Path(directory).resolve()]
+    if address.certificates is not None:
+        command += ["--ca", address.file(keys.CA), "--key", Path(key).resolve()]
     processes.start(f"node-{name}", command)
 
 

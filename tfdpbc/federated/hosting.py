@@ -13,7 +13,7 @@ import numpy as np
 from tfdpbc.errors import FederatedError
 from tfdpbc.federated import deploy, keys, loop
 from tfdpbc.federated.messages import GlobalModel, is_client_name
-from tfdpbc.federated.processes import Processes, free_port
+from tfdpbc.federated.processes import Processes
 from tfdpbc.federated.socket import ask
 
 STATUS_SECONDS = 5.0
@@ -108,7 +108,7 @@ def join(
     with Processes(directory / "logs", deploy.environment(directory / "flower")) as processes:
         deploy.start_trainer(processes, name, config)
         processes.wait_for("the trainer is ready", lambda: _status(directory) is not None, deploy.START_SECONDS)
-        deploy.start_node(processes, name, there, directory, free_port(), key)
+        deploy.start_node(processes, name, there, directory, key)
         said = -1
         while True:
             for ended, status in processes.ended().items():
