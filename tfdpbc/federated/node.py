@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 import signal
 import sys
 import time
@@ -20,6 +21,7 @@ from typing import Any
 from tfdpbc.errors import MalformedMessage
 from tfdpbc.federated.flower_missing import explain
 from tfdpbc.federated.messages import MAX_BYTES
+from tfdpbc.federated.processes import end_with_parent
 
 with explain():
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
@@ -51,6 +53,8 @@ class Node:
     def __init__(self, connection: Any, directory: Any, tell: Callable[[str], None] = lambda line: None):
         self.id, self._receive, self._send, _, _, self._pull, self._push, self._confirm = connection
         self._config, self._tell = {"trainer": str(directory)}, tell
+        self.finished = False
+        """Whether the super-link has the reply by which the trainer says that there is nothing more to come."""
 
     def turn(self) -> float:
         """Answers a message, if there is one; seconds until the next turn. A message that makes no sense ends nothing."""
@@ -61,7 +65,9 @@ class Node:
             message = self._whole(*found)
             begun = time.monotonic()
             reply = self._answer(message)
+            last = _says_finished(reply)
             self._reply(reply, time.monotonic() - begun)
+            self.finished = last
             return 0.0
         except Exception as error:  # the run has ended, or whatever else a super-link may send
             self._tell(f"message not answered: {error!r}"[:500])
@@ -102,8 +108,13 @@ class Node:
         push_objects(get_all_nested_objects(reply), push, object_ids_to_push=wanted)
 
 
+def _says_finished(reply: Message) -> bool:
+    return reply.has_content() and json.loads(reply.content["reply"]["header"]).get("finished") is True
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a node until SIGTERM; 1 if the super-link does not know its key."""
+    """Runs a node until its client has finished or SIGTERM (0), or until the super-link does not know its key (1)."""
+    end_with_parent()
     parser = argparse.ArgumentParser(prog="tfdpbc.federated.node")
     parser.add_argument("--server", required=True, help="HOST:PORT of the super-link")
     parser.add_argument("--trainer", required=True, help="folder of the trainer")
@@ -124,8 +135,9 @@ def main(arguments: list[str] | None = None) -> int:
         with http_request_response(given.server, certificate is None, certificate, pair) as connection:
             node = Node(connection, Path(given.trainer).resolve(), tell)
             tell(f"node {node.id} at {given.server}")
-            while True:
+            while not node.finished:
                 time.sleep(node.turn())
+            return 0
     except KeyboardInterrupt:  # Flower's way to say it
         tell("the super-link does not know this node's key (any more)")
     return 1  # Flower has logged why the connection ended
