@@ -13,6 +13,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.task_identity import TaskIdentity
 
 from tfdpbc.federated import node as module
 from tfdpbc.federated.flower_client import packed, unpacked
@@ -30,17 +31,9 @@ class Link:
     def __init__(self, message=None, lie=lambda tree: tree, size=lambda content: content):
         self.waiting, self.replies, self.pieces, self.asked = message, [], {}, []
         self.lie, self.size = lie, size
-        self.connection = (
-            7,
-            self.receive,
-            self.send,
-            self.forbidden,
-            self.forbidden,
-            self.pull,
-            self.push,
-            self.asked.append,
-        )
-        self.connection = (*self.connection[:7], lambda run, piece: self.asked.append((run, piece)))
+        confirm = lambda run, piece: self.asked.append((run, piece))  # noqa: E731
+        unused = self.forbidden, self.forbidden
+        self.connection = (7, self.receive, self.send, *unused, self.pull, self.push, confirm)
 
     def forbidden(self, *_):
         raise AssertionError("the node asked for a run or an app")
@@ -72,19 +65,24 @@ class Link:
         return inflate_object_from_contents(self.root, dict(self.pieces))
 
 
-def message(header, payload=b"", kind="query", run=3):
+def message(header, payload=b"", kind="query"):
     content = RecordDict(
         {"request": ConfigRecord({"header": json.dumps(header) if isinstance(header, dict) else header})}
     )
     if payload:
         content["model"] = packed(payload)
-    return from_server(content, kind, run)
+    return from_server(content, kind)
 
 
-def from_server(content, kind="query", run=3):
-    made = Message(content, dst_node_id=7, message_type=kind, ttl=30.0)
-    made.metadata.run_id = run
-    return made
+def from_server(content, kind="query"):
+    return Message(content, dst_node_id=7, message_type=kind, ttl=30.0)
+
+
+@pytest.fixture(autouse=True)
+def server_identity(monkeypatch):
+    """Messages are made here as the server makes them, in a process that has a run."""
+    for name, value in (("_task_id", 1), ("_run_id", 3), ("_node_id", 1)):
+        monkeypatch.setattr(TaskIdentity, name, value)
 
 
 @pytest.fixture

@@ -17,6 +17,9 @@ from tfdpbc.federated.processes import NODE, Processes
 from tfdpbc.federated.socket import ask
 
 STATUS_SECONDS = 2.0
+REFUSED_SECONDS = 150.0
+"""How long a node that ends is started again: a super-link refuses a node that it counts as online, and it does so for a
+minute after that node was killed."""
 
 
 def serve(
@@ -103,11 +106,20 @@ def join(
         deploy.start_trainer(processes, name, config)
         processes.wait_for("the trainer is ready", lambda: _status(directory) is not None, deploy.START_SECONDS)
         deploy.start_node(processes, name, there, directory, key)
-        said, told = -1, set()
+        said, told, began, well = -1, set(), time.monotonic(), time.monotonic()
         while True:
-            over = processes.ended().get(f"{NODE}{name}") == 0  # the server was told
-            for ended, status in processes.missed().items():
-                raise FederatedError(f"{ended} ended with status {status}; see {directory / 'logs'}")
+            ended = processes.ended()
+            over = ended.get(f"{NODE}{name}") == 0  # the server was told
+            if f"{NODE}{name}" not in ended and time.monotonic() - began > REFUSED_SECONDS / 2:
+                well = time.monotonic()  # it was let in
+            elif not over and f"{NODE}{name}" in ended and time.monotonic() - well < REFUSED_SECONDS:
+                tell("the server does not take this client yet; trying again")
+                time.sleep(STATUS_SECONDS)
+                processes.end(f"{NODE}{name}")
+                deploy.start_node(processes, name, there, directory, key)
+                began = time.monotonic()
+            for missed, status in processes.missed().items():
+                raise FederatedError(f"{missed} ended with status {status}; see {directory / 'logs'}")
             for line in processes.output(f"trainer-{name}").splitlines():
                 if line.startswith(f"{name}: ") and line not in told:
                     told.add(line)
