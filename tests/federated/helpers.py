@@ -16,14 +16,14 @@ def examples(n=N, seed=0):
     return x, (x[:, 0] + x[:, 1] > 0).astype(np.int32)
 
 
-def plan(sampling=None, sigma=1.0, epochs=2, clipping=None):
+def plan(sampling=None, sigma=1.0, epochs=2, clipping=None, **options):
     sampling = sampling or dp.Subsampling.individual(N, 12)
-    return dp.PrivacyPlan(sampling, clipping or dp.FullGradientClipping(1.0), sigma, epochs)
+    return dp.PrivacyPlan(sampling, clipping or dp.FullGradientClipping(1.0), sigma, epochs, **options)
 
 
-def private(of=None, seed=None, optimizer=None, physical=None, init=0, **options):
+def private(of=None, seed=None, optimizer=None, physical=None, init=0, net=None, **options):
     keras.utils.set_random_seed(init)
-    net = keras.Sequential([keras.Input((DIM,)), keras.layers.Dense(5, "tanh"), keras.layers.Dense(2)])
+    net = net or keras.Sequential([keras.Input((DIM,)), keras.layers.Dense(5, "tanh"), keras.layers.Dense(2)])
     model = dp.PrivateModel(net, of or plan(), seed=seed, physical_batch_size=physical, **options)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=optimizer or keras.optimizers.SGD(0.5), loss=loss)

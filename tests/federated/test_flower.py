@@ -100,7 +100,7 @@ def test_super_link_with_keys_faults_and_a_restart(tmp_path):
 
         start()
         for name in names:
-            deploy.start_node(processes, name, address, tmp_path / name, free_port(), pairs[name][0])
+            deploy.start_node(processes, name, address, tmp_path / name, pairs[name][0])
         updates = server / loop.LOG
         enough = lambda n: updates.exists() and len(log.read(updates)) >= n  # noqa: E731
         until = time.monotonic() + 60

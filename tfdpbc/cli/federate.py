@@ -52,6 +52,12 @@ def demo(out: Path | None, compare: bool, insecure: bool, **given: Any) -> None:
 )
 @click.option("--initial", type=FILE, help="The initial model, a .keras file as the clients have it (first start).")
 @click.option(
+    "--private-statistics",
+    "statistics",
+    is_flag=True,
+    help="The clients' plans release batch normalisation's statistics: they belong to the model.",
+)
+@click.option(
     "--keys", "public_keys", type=FOLDER, help="CLIENT.pub of each client that may take part (made by `federate key`)."
 )
 @click.option("--client", "names", multiple=True, help="With --insecure: the name of a client; once for each.")
@@ -81,15 +87,12 @@ def server(folder: Path, **given: Any) -> None:
 @click.option("--ca", type=FILE, help="The server's ca.pem.")
 @click.option("--key", type=FILE, help="This client's private key, CLIENT.key.")
 @click.option("--insecure", is_flag=True, help="Without TLS and keys; loopback only.")
-@click.option("--trust-server", is_flag=True, help="The server may run code here (Flower); needed beyond loopback.")
-def client(config: Path, address: str, ca: Path | None, key: Path | None, insecure: bool, trust_server: bool) -> None:
+def client(config: Path, address: str, ca: Path | None, key: Path | None, insecure: bool) -> None:
     """Train on this machine's data until the plan is used up and the server has it all; restarted, it goes on."""
     from tfdpbc.federated import hosting
 
     _end_on_sigterm()
-    status = hosting.join(
-        config, address, ca, key, insecure, lambda line: click.echo(line, err=True), trust_server=trust_server
-    )
+    status = hosting.join(config, address, ca, key, insecure, lambda line: click.echo(line, err=True))
     click.echo(json.dumps(status, indent=2))
 
 

@@ -138,7 +138,7 @@ def _start_network(demo: Demo, root: Path, address: deploy.Address, processes: P
         public = {name: pair[1] for name, pair in pairs.items()}
         senders = deploy.register_all(processes, public, root / "nodes.json")
     for name in demo.names:
-        deploy.start_node(processes, name, address, root / name, free_port(), private.get(name))
+        deploy.start_node(processes, name, address, root / name, private.get(name))
     return senders
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import tfdpbc.federated
 from tfdpbc.errors import FederatedError
 from tfdpbc.federated import files, keys
-from tfdpbc.federated.processes import Processes, listens
+from tfdpbc.federated.processes import NODE, Processes, listens
 
 START_SECONDS = 90.0
 _PROJECT = """[build-system]
@@ -59,7 +59,12 @@ class Address:
 
     @property
     def text(self) -> str:
-        return f"{self.host}:{self.port}"
+        return _joined(self.host, self.port)
+
+    @property
+    def here(self) -> str:
+        """The host by which the server's own machine reaches it."""
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
 
     def file(self, name: str) -> Path:
         return Path(self.certificates or ".").resolve() / name
@@ -71,6 +76,10 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def require_flower() -> None:
@@ -88,6 +97,8 @@ def environment(home: Any) -> dict[str, str]:
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Nobody but this machine may say for whom it speaks (`link.is_local`).
+        "FORWARDED_ALLOW_IPS": "127.0.0.1",
         "FLWR_HOME": str(Path(home).resolve()),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "PYTHONPATH": os.pathsep.join(path),
@@ -114,15 +125,15 @@ def start_server(processes: Processes, address: Address, database: Any) -> None:
     if address.certificates is not None:
         security = ["--ssl-ca-certfile", address.file(keys.CA), "--ssl-certfile", address.file(keys.CERTIFICATE)]
         security += ["--ssl-keyfile", address.file(keys.PRIVATE), "--enable-supernode-auth"]
-    command = [program("flower-superlink"), "--host", address.host, "--port", address.port, *security]
+    command = [sys.executable, "-m", "tfdpbc.federated.link", "--host", address.host, "--port", address.port, *security]
     command += ["--database", Path(database).resolve()]
     processes.start("superlink", command)
-    processes.wait_for("the super-link listens", lambda: listens(address.host, address.port), START_SECONDS)
+    processes.wait_for("the super-link listens", lambda: listens(address.here, address.port), START_SECONDS)
 
 
 def configure(home: Any, address: Address) -> None:
     """Tells Flower's command line (in `home`) where the super-link is."""
-    lines = ["[superlink.tfdpbc]", f"address = {json.dumps(address.text)}"]
+    lines = ["[superlink.tfdpbc]", f"address = {json.dumps(_joined(address.here, address.port))}"]
     if address.certificates is None:
         lines.append("insecure = true")
     else:
@@ -168,20 +179,17 @@ def start_run(processes: Processes, app: Any, folder: Any) -> None:
     processes.run("run", [program("flwr"), "run", app.resolve(), "tfdpbc"])
 
 
-def start_node(processes: Processes, name: str, address: Address, directory: Any, port: int, key: Any = None) -> None:
-    """Starts the super-node of a client (process "node-NAME"), whose couriers talk to the trainer in `directory`.
+def start_node(processes: Processes, name: str, address: Address, directory: Any, key: Any = None) -> None:
+    """Starts the node of a client (process "node-NAME"), which talks to the trainer in `directory`.
 
     Args:
-      port: on loopback, for the node's own use.
       key: its private key; without one the server must be started without TLS.
     """
-    command = [program("flower-supernode"), "--superlink", address.text, "--port", port]
-    command += ["--node-config", f"trainer={json.dumps(str(Path(directory).resolve()))}"]
-    if address.certificates is None:
-        command.append("--insecure")
-    else:
-        command += ["--root-certificates", address.file(keys.CA), "--auth-supernode-private-key", Path(key).resolve()]
-    processes.start(f"node-{name}", command)
+    command = [sys.executable, "-m", "tfdpbc.federated.node", "--server", address.text]
+    command += ["--trainer", Path(directory).resolve()]
+    if address.certificates is not None:
+        command += ["--ca", address.file(keys.CA), "--key", Path(key).resolve()]
+    processes.start(f"{NODE}{name}", command)
 
 
 def start_trainer(processes: Processes, name: str, config: Any) -> None:

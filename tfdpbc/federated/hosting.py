@@ -13,10 +13,13 @@ import numpy as np
 from tfdpbc.errors import FederatedError
 from tfdpbc.federated import deploy, keys, loop
 from tfdpbc.federated.messages import GlobalModel, is_client_name
-from tfdpbc.federated.processes import Processes, free_port
+from tfdpbc.federated.processes import NODE, Processes
 from tfdpbc.federated.socket import ask
 
-STATUS_SECONDS = 5.0
+STATUS_SECONDS = 2.0
+REFUSED_SECONDS = 150.0
+"""How long a node that ends is started again: a super-link refuses a node that it counts as online, and it does so for a
+minute after that node was killed."""
 
 
 def serve(
@@ -30,6 +33,7 @@ def serve(
     port: int,
     max_seconds: float | None,
     insecure: bool,
+    statistics: bool,
     tell: Callable[[str], None],
     **coordinator: Any,
 ) -> dict[str, Any]:
@@ -42,6 +46,7 @@ def serve(
       names: the clients, where there are no keys.
       host, port: to listen on.
       hosts: names in the certificate, beside `host`.
+      statistics: the clients' plans release batch normalisation's moving statistics, which then belong to the model.
       coordinator: settings of `Coordinator`.
 
     Raises:
@@ -61,7 +66,7 @@ def serve(
         deploy.configure(folder / "flower", address)
         deploy.start_server(processes, address, folder / "flower.db")
         senders = deploy.register_all(processes, public, folder / "nodes.json") if public else None
-        first = loop.read_initial(folder) if (folder / loop.INITIAL).exists() else _read_keras(initial)
+        first = loop.read_initial(folder) if (folder / loop.INITIAL).exists() else _read_keras(initial, statistics)
         settings = coordinator | {"clients": clients, "senders": senders}
         loop.prepare(folder, first, settings, {"clients": clients, "max_seconds": max_seconds})
         deploy.start_run(processes, folder / "app", folder)
@@ -80,47 +85,64 @@ def join(
     key: Path | None,
     insecure: bool,
     tell: Callable[[str], None],
-    trust_server: bool = False,
 ) -> dict[str, Any]:
-    """Runs a trainer and its super-node until the plan is used up and the server has every update; the last status.
-
-    Args:
-      trust_server: needed for a server on another machine, whose super-link could run code here (see docs/federated.md).
+    """Runs a trainer and its node until the plan is used up and the server has every update; the last status.
 
     Raises:
       FederatedError: something is missing, did not start or ended.
     """
-    if not trust_server and not deploy.is_loopback(address.rpartition(":")[0]):
-        raise FederatedError(
-            f"the server {address} is on another machine: a Flower super-node runs the code that its super-link sends, as "
-            "this user, who can read the data. Say --trust-server if you trust its operator and whoever reaches its port"
-        )
     deploy.require_flower()
-    settings = json.loads(Path(config).read_text())
-    name, directory = settings["client"], Path(settings["directory"]).resolve()
-    if not is_client_name(name) or (not insecure and (ca is None or key is None)):
-        raise FederatedError("a client needs a name, the server's --ca and its own --key")
+    name, directory = _who(config)
+    if not insecure and (ca is None or key is None):
+        raise FederatedError("--ca (the server's ca.pem) or --key (this client's private key) is missing")
     host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise FederatedError(f"--server must be HOST:PORT; got {address}")
     if ca is not None and ca.name != keys.CA:
         raise FederatedError(f"the certificate's file must be called {keys.CA}")
-    there = deploy.Address(host, int(port), None if insecure else Path(str(ca)).resolve().parent)
+    there = deploy.Address(host.strip("[]"), int(port), None if insecure else Path(str(ca)).resolve().parent)
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     with Processes(directory / "logs", deploy.environment(directory / "flower")) as processes:
         deploy.start_trainer(processes, name, config)
         processes.wait_for("the trainer is ready", lambda: _status(directory) is not None, deploy.START_SECONDS)
-        deploy.start_node(processes, name, there, directory, free_port(), key)
-        said = -1
+        deploy.start_node(processes, name, there, directory, key)
+        said, told, began, well = -1, set(), time.monotonic(), time.monotonic()
         while True:
-            for ended, status in processes.ended().items():
-                raise FederatedError(f"{ended} ended with status {status}; see {directory / 'logs'}")
+            ended = processes.ended()
+            over = ended.get(f"{NODE}{name}") == 0  # the server was told
+            if f"{NODE}{name}" not in ended and time.monotonic() - began > REFUSED_SECONDS / 2:
+                well = time.monotonic()  # it was let in
+            elif not over and f"{NODE}{name}" in ended and time.monotonic() - well < REFUSED_SECONDS:
+                tell("the server does not take this client yet; trying again")
+                time.sleep(STATUS_SECONDS)
+                processes.end(f"{NODE}{name}")
+                deploy.start_node(processes, name, there, directory, key)
+                began = time.monotonic()
+            for missed, status in processes.missed().items():
+                raise FederatedError(f"{missed} ended with status {status}; see {directory / 'logs'}")
+            for line in processes.output(f"trainer-{name}").splitlines():
+                if line.startswith(f"{name}: ") and line not in told:
+                    told.add(line)
+                    tell(line)
             now = _status(directory)
             if now is not None and now["round"] != said:
                 said = now["round"]
                 tell(f"round {said} of {now['rounds']}, ε = {now['epsilon']} at δ = {now['delta']}")
-            if now is not None and now["finished"]:
-                time.sleep(STATUS_SECONDS)  # a last request tells the server
+            if over and now is not None and now["finished"]:
                 return now
             time.sleep(STATUS_SECONDS)
+
+
+def _who(config: Any) -> tuple[str, Path]:
+    """Name and folder of a client, from its trainer's configuration."""
+    try:
+        given = json.loads(Path(config).read_text(encoding="utf-8"))
+        name, directory = given["client"], Path(given["directory"]).resolve()
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise FederatedError(f"{config} is no client's configuration: {error!r}") from error
+    if not is_client_name(name):
+        raise FederatedError(f"{config}: client must be 1 to 64 letters, digits and ._-; got {name!r}")
+    return name, directory
 
 
 def _status(directory: Path) -> dict[str, Any] | None:
@@ -133,18 +155,28 @@ def _status(directory: Path) -> dict[str, Any] | None:
 def _public_keys(folder: Path | None) -> dict[str, Path]:
     if folder is None:
         raise FederatedError("--keys is missing: the folder of the clients' public keys")
-    return {path.stem: path for path in sorted(Path(folder).glob("*.pub"))}
+    found = {path.stem: path for path in sorted(Path(folder).glob("*.pub"))}
+    if wrong := [name for name in found if not is_client_name(name)]:
+        raise FederatedError(f"{folder}: a key's file is CLIENT.pub, with 1 to 64 letters, digits and ._-; got {wrong}")
+    return found
 
 
 def _certificates(address: deploy.Address, hosts: list[str]) -> None:
     if address.certificates is not None and not address.file(keys.PRIVATE).exists():
-        keys.make_certificates(address.certificates, [host for host in dict.fromkeys(hosts) if host != "0.0.0.0"])
+        hosts = [address.here, *hosts]  # the server's own programs must find it as well
+        keys.make_certificates(address.certificates, [h for h in dict.fromkeys(hosts) if h not in ("0.0.0.0", "::")])
 
 
-def _read_keras(path: Path | None) -> GlobalModel:
+def _read_keras(path: Path | None, statistics: bool) -> GlobalModel:
+    """The initial model, in the order of `local.released_variables`."""
     if path is None:
         raise FederatedError("--initial is missing: the model to begin with")
     import keras
 
+    from tfdpbc.compatibility import data_written_state
+
     net = keras.saving.load_model(path, compile=False)
-    return GlobalModel(0, tuple(np.asarray(v, np.float32) for v in net.trainable_variables))
+    released = [*net.trainable_variables, *(moving := data_written_state(net, "private" if statistics else None))]
+    if statistics and not moving:
+        raise FederatedError(f"--private-statistics: {path} has no batch normalisation")
+    return GlobalModel(0, tuple(np.asarray(v, np.float32) for v in released))

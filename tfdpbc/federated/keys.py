@@ -11,8 +11,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tfdpbc import _validate
 from tfdpbc.federated import files
 from tfdpbc.federated.flower_missing import explain
+from tfdpbc.federated.messages import is_client_name
 
 CA, CERTIFICATE, PRIVATE = "ca.pem", "server.pem", "server.key"
 DAYS = 365
@@ -78,9 +80,12 @@ def make_node_key(folder: Any, client: str) -> tuple[Path, Path]:
     """A client's key pair: ``CLIENT.key`` (0600, stays with the client) and ``CLIENT.pub`` (for the server).
 
     Raises:
+      ValueError: `client` cannot name a client.
       FileExistsError: there is one already.
       FederatedError: Flower is not installed.
     """
+    if not is_client_name(client):
+        _validate.fail("client", "1 to 64 letters, digits and ._-, beginning with a letter or digit", client)
     with explain():
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ec

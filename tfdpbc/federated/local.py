@@ -187,7 +187,10 @@ class Trainer:
             raise MalformedMessage("not a global model")
         shapes = [tuple(v.shape) for v in self.variables]
         if [tuple(w.shape) for w in model.weights] != shapes or any(w.dtype != np.float32 for w in model.weights):
-            raise MalformedMessage("the global model's arrays are not those of this client's model")
+            hint = ""
+            if self.model.plan.statistics and len(model.weights) == len(self.model.model.trainable_variables):
+                hint = ": batch normalisation's statistics are missing (federate server --private-statistics)"
+            raise MalformedMessage(f"the global model's arrays are not those of this client's model{hint}")
         if not all(np.isfinite(w).all() for w in model.weights):
             raise MalformedMessage("the global model has weights that are not finite")
         with self._changed:

@@ -20,6 +20,7 @@ from tfdpbc.federated.messages import MAX_INTEGER, GlobalModel, decode, encode, 
 
 LOCK_SECONDS = 60.0
 CHECKPOINT, LOG, INITIAL, SETTINGS, RESULT = "server.npz", "updates.jsonl", "initial.bin", "server.json", "result.json"
+FINISHED = "finished.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Loop:
     Args:
       coordinator: holds the model; a checkpoint in `folder` is loaded into it.
       link: the transport.
-      folder: for the checkpoint and the result.
+      folder: for the checkpoint, the names of the clients that have finished, and the result.
       tell: is called with a line where something happens.
     """
 
@@ -95,7 +96,7 @@ class Loop:
     ):
         self.coordinator, self.link, self.folder = coordinator, link, Path(folder)
         self.settings, self.tell, self._clock, self._sleep = settings or Settings(), tell, clock, sleep
-        self.finished: set[str] = set()
+        self.finished = _read_finished(self.folder / FINISHED)
         self.lost = 0
         self.held: Any = None  # a lock, as long as this object lives
         self._waiting: dict[Any, tuple[Any, float]] = {}  # ticket → node, when it was asked
@@ -182,11 +183,19 @@ class Loop:
             self.coordinator.join(name)
         self._names[node] = name
         self._versions[node] = version if type(version) is int and abs(version) <= MAX_INTEGER else -1
-        if reply.header.get("finished") is True and not reply.parts and name not in self.finished:
-            self.finished.add(name)
+        if reply.header.get("finished") is True and not reply.parts:
             self._done.add(node)
-            self.coordinator.leave(name)
-            self.tell(f"{name} has finished")
+            self._has_finished(name)
+
+    def _has_finished(self, name: str) -> None:
+        if name in self.finished:
+            return
+        self.finished.add(name)
+        # On the disk, for its node goes now: a server that is killed will not hear of it again.
+        text = json.dumps(sorted(self.finished)).encode()
+        files.write_atomically(self.folder / FINISHED, lambda file: file.write(text))
+        self.coordinator.leave(name)
+        self.tell(f"{name} has finished")
 
     def _failed(self, ticket: Any, node: Any) -> None:
         self._waiting.pop(ticket, None)
@@ -257,6 +266,15 @@ def open_folder(folder: Any, link: Link, tell: Callable[[str], None] = lambda li
         return opened
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(f"{folder} is no server's folder, or damaged: {error}") from error
+
+
+def _read_finished(path: Path) -> set[str]:
+    if not path.exists():
+        return set()
+    names = json.loads(path.read_text())
+    if not isinstance(names, list) or not all(map(is_client_name, names)):
+        raise ValueError(f"{path.name} is no list of clients")
+    return set(names)
 
 
 def _held(folder: Path) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +17,22 @@ from typing import Any
 from tfdpbc.errors import FederatedError
 
 POLITE_SECONDS = 8.0
+NODE = "node-"
+"""What the names of nodes' processes begin with."""
+PARENT = "TFDPBC_PARENT"
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent() -> None:
+    """Called first by the programs that `Processes` starts: they are killed when the process dies that started them, by
+    ``kill -9`` as well. Started by hand they are on their own; so they are where the kernel is not Linux."""
+    parent = os.environ.get(PARENT, "")
+    if not parent or not sys.platform.startswith("linux"):
+        return
+    # Whatever they keep is whole at any time, so nothing is lost with them.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != int(parent):
+        sys.exit("the process that started this one is gone")
 
 
 class Processes:
@@ -47,7 +65,7 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=self._environment,
+                env=self._environment | {PARENT: str(os.getpid())},
                 start_new_session=True,  # Ctrl-C reaches us only, and what the process starts ends with its session
             )
         return self._running[name]
@@ -68,6 +86,10 @@ class Processes:
         """Exit statuses of the processes that ended by themselves."""
         found = {name: process.poll() for name, process in self._running.items()}
         return {name: status for name, status in found.items() if status is not None}
+
+    def missed(self) -> dict[str, int]:
+        """As `ended`, without those that have done what they were started for: nodes whose client has finished."""
+        return {name: status for name, status in self.ended().items() if status or not name.startswith(NODE)}
 
     def output(self, name: str) -> str:
         """What a process said so far."""
@@ -100,7 +122,7 @@ class Processes:
         """
         until = time.monotonic() + seconds
         while not there():
-            for name, status in self.ended().items():
+            for name, status in self.missed().items():
                 last = " ".join(self.output(name).split())[-500:]
                 raise FederatedError(f"{name} ended with status {status} before {what}: {last}")
             if time.monotonic() > until:

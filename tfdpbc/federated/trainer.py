@@ -34,6 +34,7 @@ from tfdpbc.compatibility import batch_normalizations
 from tfdpbc.errors import FederatedError, MalformedMessage, TfdpbcError
 from tfdpbc.federated.local import Trainer, released_variables
 from tfdpbc.federated.messages import GlobalModel, decode
+from tfdpbc.federated.processes import end_with_parent
 from tfdpbc.federated.socket import Server
 from tfdpbc.federated.splits import split
 from tfdpbc.keras_model import PrivateModel
@@ -158,6 +159,7 @@ def _build(config: dict[str, Any], shape: tuple[int, ...], classes: int) -> kera
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the client of a configuration file until "stop", SIGTERM or SIGINT; 1 if it could not."""
+    end_with_parent()
     given = sys.argv[1:] if arguments is None else arguments
     if len(given) != 1:
         sys.stderr.write("usage: python -m tfdpbc.federated.trainer CONFIG.json\n")
