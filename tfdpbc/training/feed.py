@@ -43,6 +43,7 @@ class Feed:
         if like is not None and like.resident is not None and like.signature == self.signature:
             self.resident = like.resident
             for variable, leaf in zip(self.resident, leaves, strict=True):
+                variable.assign(tf.zeros([0, *leaf.shape[1:]], variable.dtype))  # the former data leave memory first
                 variable.assign(leaf)
         else:
             self.resident = [tf.Variable(leaf, False, shape=[None, *leaf.shape[1:]]) for leaf in leaves]

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from tests.gradients.onepass.agreement import check, perturbed
+from tfdpbc import models
 from tfdpbc.algorithms import BatchGradient
 from tfdpbc.gradients.onepass import rowwise, unsupported
 
@@ -235,3 +236,37 @@ def test_batch_normalisation_in_training_is_refused_by_name():
 def test_stochastic_depth_is_refused_by_name():
     reasons = unsupported(convnext(drop_path_rate=0.3), BatchGradient())
     assert reasons and all("(StochasticDepth)" in reason for reason in reasons)
+
+
+def transformer():
+    """Two blocks over tokens and positions, as in benchmarks/step.py."""
+    inputs = [keras.Input([64], dtype="int32"), keras.Input([64], dtype="int32")]
+    x = layers.Embedding(500, 64)(inputs[0]) + layers.Embedding(64, 64)(inputs[1])
+    for _ in range(2):
+        x = layers.LayerNormalization()(x + layers.MultiHeadAttention(4, 16)(x, x))
+        x = layers.LayerNormalization()(x + layers.Dense(64)(layers.Dense(128, activation="gelu")(x)))
+    return keras.Model(inputs, layers.Dense(2)(layers.GlobalAveragePooling1D()(x)))
+
+
+IMAGES = {
+    "tutorial_cnn": ((28, 28, 1), {}),
+    "mlp": ((28, 28, 1), {}),
+    "convnet": ((32, 32, 3), {}),
+    "convnet_groupnorm": ((32, 32, 3), {"normalization": "group"}),
+    # A whole one-example loop of it takes half a minute.
+    "resnet18": ((32, 32, 3), {"normalization": "group"}),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "resnet18")) for name in (*IMAGES, "transformer")]
+)
+def test_the_benchmark_s_models_agree_with_a_loop(name):
+    """pitfall 19: 1e-5 of the gradient's norm on each model of benchmarks/step.py, with smooth activations."""
+    keras.utils.set_random_seed(3)
+    if name == "transformer":
+        y = np.array([0, 1, 1])
+        return check(transformer(), (tokens(500, 64, 3), np.tile(np.arange(64, dtype=np.int32), (3, 1))), y)
+    shape, options = IMAGES[name]
+    model = models.build(name.split("_group")[0], shape, 10, activation="tanh", **options)
+    check(model, vectors(*shape, n=3), np.array([0, 4, 9]))
