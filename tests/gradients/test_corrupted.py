@@ -42,7 +42,7 @@ def clipped(vector, norm):
 
 
 @pytest.mark.parametrize("engine", ["onepass", "vectorized"])
-@pytest.mark.parametrize("norm", [C, 1e6])
+@pytest.mark.parametrize("norm", [C, pytest.param(1e6, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["gradient-negated", "gradient-little"])
 def test_the_adversary_adds_what_it_says(kind, norm, engine):
     found, model = released(kind, engine, norm, scale=20.0, deviations=1.5)

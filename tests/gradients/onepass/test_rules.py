@@ -183,6 +183,8 @@ def reset_first(*args, **options):
 
 
 RECURRENT = [layers.SimpleRNN, layers.LSTM, layers.GRU, reset_first]
+# A second or two each, and what they go through is the same code for all kinds.
+ONE_QUICK = [pytest.param(kind, marks=[] if kind is layers.LSTM else pytest.mark.slow) for kind in RECURRENT]
 
 
 class TestRecurrent:
@@ -192,7 +194,7 @@ class TestRecurrent:
         model = classifier((5, 3), kind(4, use_bias=bias, return_sequences=True), kind(2, go_backwards=True))
         check(model, images(5, 3), groups=groups)
 
-    @pytest.mark.parametrize("zero", [True, False])
+    @pytest.mark.parametrize("zero", [True, pytest.param(False, marks=pytest.mark.slow)])
     @pytest.mark.parametrize("kind", RECURRENT)
     def test_masked_steps(self, kind, zero):
         """pitfall 18: steps that Keras masks change neither norms nor sums."""
@@ -201,14 +203,14 @@ class TestRecurrent:
         recurrent = kind(4, return_sequences=True, zero_output_for_mask=zero)
         check(classifier((5, 3), layers.Masking(), recurrent, kind(2)), x)
 
-    @pytest.mark.parametrize("kind", RECURRENT)
+    @pytest.mark.parametrize("kind", ONE_QUICK)
     def test_encoder_and_decoder(self, kind):
         inputs = keras.Input((5, 3))
         _, *states = kind(4, return_state=True)(inputs)
         model = keras.Model(inputs, layers.Dense(3)(kind(4)(inputs, initial_state=states)))
         check(perturbed(model), images(5, 3), groups=PAIRS)
 
-    @pytest.mark.parametrize("kind", RECURRENT)
+    @pytest.mark.parametrize("kind", ONE_QUICK)
     def test_bidirectional(self, kind):
         model = classifier((5, 3), layers.Bidirectional(kind(4, return_sequences=True)), layers.Bidirectional(kind(2)))
         check(model, images(5, 3))
@@ -571,13 +573,13 @@ def in_precision(name, policy):
     return perturbed(keras.Model(inputs, layers.Dense(3)(layers.Flatten()(hidden)))), x
 
 
-# float16 has the narrow range that norms must survive; with bfloat16 only some rules run in the quick suite.
+# float16 has the narrow range that norms must survive. The quick suite runs some of the rules only, for each is a model to trace.
 QUICK = {"Dense", "Conv2D", "Embedding", "LSTM", "LayerNormalization"}
 CASES = [
     pytest.param(
         name,
         policy,
-        marks=[] if policy == "mixed_float16" or name in QUICK else pytest.mark.slow,
+        marks=[] if name in QUICK else pytest.mark.slow,
         id=f"{name}-{policy}",
     )
     for name in IN_EVERY_PRECISION
