@@ -236,7 +236,7 @@ def test_pitfall_11_left_over_examples_are_left_out_and_known(size):
     "name, net",
     [
         ("shuffling-individual", oracles.conv_net),
-        ("subsampling-mixed", oracles.dense_net),
+        pytest.param("subsampling-mixed", oracles.dense_net, marks=pytest.mark.slow),
         ("poisson-individual", oracles.dense_net),
         ("poisson-mixed", oracles.dense_net),
     ],
