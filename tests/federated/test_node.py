@@ -1,8 +1,10 @@
 """The node runs this package's courier on whatever a super-link sends, and never asks for an app."""
 
+import contextlib
 import json
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -11,9 +13,14 @@ pytest.importorskip("flwr")
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
+from flwr.proto.fleet_pb2 import ActivateNodeResponse
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
+from flwr.supercore import heartbeat
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.primitives.asymmetric import generate_key_pairs
 from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode import fleet_http_connection
 
 from tfdpbc.federated import node as module
 from tfdpbc.federated.flower_client import packed, unpacked
@@ -168,6 +175,33 @@ def test_messages_of_no_size_are_given_up(trainer, monkeypatch, lies):
     assert len(told) == 1 and not trainer.seen and not link.pieces
     link.waiting, link.lie, link.size = message({"wait": 0.0}), lambda tree: tree, lambda content: content
     assert node.turn() == 0.0 and trainer.seen
+
+
+def test_heartbeats_as_often_as_a_super_link_takes_them(monkeypatch):
+    """So that a client that was killed is back after 20 s; both of Flower's modules are told, under names it still has."""
+    for flowers in (fleet_http_connection, heartbeat):
+        monkeypatch.setattr(flowers, "HEARTBEAT_DEFAULT_INTERVAL", 30)
+    told, beaten = [], threading.Event()
+
+    class Client(contextlib.nullcontext):
+        def ActivateNode(self, request):
+            told.append(request.heartbeat_interval)
+            return ActivateNodeResponse(node_id=7)
+
+        def SendNodeHeartbeat(self, request):
+            told.append(request.heartbeat_interval)
+            beaten.set()
+            return SendNodeHeartbeatResponse(success=True)
+
+        def DeactivateNode(self, request):
+            told.append(request.node_id)
+
+    client = Client()
+    client.enter_result = client
+    monkeypatch.setattr(fleet_http_connection.FleetHttpClient, "from_server_address", lambda *given, **named: client)
+    with module.connect("127.0.0.1:1", True, None, generate_key_pairs()) as connection:
+        assert connection[0] == 7 and beaten.wait(30)
+    assert told == [10, 10, 7] and heartbeat.HEARTBEAT_DEFAULT_INTERVAL == 10
 
 
 def test_a_trainer_that_is_away_is_said_so_without_paths(tmp_path):
