@@ -1,6 +1,9 @@
 """The server's side of Flower's message queue: what nodes send there stops nobody."""
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -14,6 +17,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from tfdpbc.federated import flower_server
 from tfdpbc.federated.flower_client import packed
 from tfdpbc.federated.flower_server import GridLink
+from tfdpbc.federated.socket import body_of
 
 
 class Grid:
@@ -40,7 +44,11 @@ class Grid:
 
 
 def honest(message):
-    content = RecordDict({"reply": ConfigRecord({"header": json.dumps({"client": "a"})}), "update0": packed(b"step")})
+    return answer(body_of([b"step", b"next"]), message)
+
+
+def answer(body, message):
+    content = RecordDict({"reply": ConfigRecord({"header": json.dumps({"client": "a"})}), "updates": packed(body)})
     return Message(content, reply_to=message)
 
 
@@ -65,7 +73,7 @@ def test_a_reply_that_never_ends_and_one_that_is_none_stop_nobody():
         replies = {tickets[reply.ticket]: reply for reply in link.replies(list(tickets))}
         assert time.monotonic() - begun < 5
         assert sorted(replies) == [2, 3] and replies[2].header is None and replies[2].node == 2
-        assert replies[3].header == {"client": "a"} and replies[3].parts == (b"step",) and replies[3].node == 3
+        assert replies[3].header == {"client": "a"} and replies[3].parts == (b"step", b"next") and replies[3].node == 3
         grid.asked.clear()
         assert list(link.replies([t for t, node in tickets.items() if node == 1])) == []
         assert grid.asked == []  # it is not asked for a second time
@@ -87,3 +95,21 @@ def test_what_is_no_courier_of_ours():
     link = GridLink(empty)
     (reply,) = link.replies([link.send(1, {}, b"")])
     assert reply.header is None and reply.parts == ()
+    cut = Grid(n1=lambda message: answer(body_of([b"step"])[:-1], message))
+    link = GridLink(cut)
+    (reply,) = link.replies([link.send(1, {}, b"")])
+    assert reply.header == {"client": "a"} and reply.parts == (None,)  # counted as malformed
+
+
+def test_the_server_app_ends_with_its_super_link():
+    """It has a session of its own there, which nobody else ends."""
+    app = "import time; from tfdpbc.federated import flower_server as f; f._end_with_super_link(); print(1); time.sleep(99)"
+    parent = (
+        f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {app!r}], stdout=-1); p.stdout.readline()"
+    )
+    begun = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", parent + "; print(p.pid)"], capture_output=True, text=True, check=True)
+    number = int(done.stdout)
+    while os.path.exists(f"/proc/{number}") and time.monotonic() < begun + 60:
+        time.sleep(0.1)
+    assert not os.path.exists(f"/proc/{number}")

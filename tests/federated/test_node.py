@@ -26,7 +26,7 @@ from tfdpbc.federated import node as module
 from tfdpbc.federated.flower_client import packed, unpacked
 from tfdpbc.federated.messages import GlobalModel, Update, decode, encode
 from tfdpbc.federated.node import Node
-from tfdpbc.federated.socket import Server
+from tfdpbc.federated.socket import Server, parts_of
 
 STEP = encode(Update("a", 1, 0, (np.float32([1, 2]),)))
 MODEL = encode(GlobalModel(0, (np.float32([0, 0]),)))
@@ -114,7 +114,8 @@ def test_a_message_is_carried_to_the_trainer_and_back(trainer):
     # Whatever the server calls it, it is an exchange.
     assert trainer.seen == [({"op": "exchange", "wait": 0.0, "max": 5, "acknowledged": 0}, MODEL)]
     assert json.loads(link.reply.content["reply"]["header"])["client"] == "a"
-    assert decode(unpacked(link.reply.content["update0"])).round == 1
+    (step,) = parts_of(unpacked(link.reply.content["updates"]))
+    assert decode(step).round == 1
     assert link.reply.metadata.reply_to_message_id == link.asked[0][1] and link.asked[0][0] == 3
     assert node.turn() == module.IDLE_SECONDS  # nothing more
 
