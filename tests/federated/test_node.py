@@ -19,6 +19,7 @@ from flwr.supercore import heartbeat
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.primitives.asymmetric import generate_key_pairs
+from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode import fleet_http_connection
 
@@ -157,6 +158,20 @@ def test_what_another_app_may_send_is_refused_and_runs_nothing(trainer, foreign)
     assert "courier of tfdpbc only" in link.replies[0].error.reason and "refused" in told[0]
     link.waiting = message({"wait": 0.0, "max": 1, "acknowledged": 0})
     assert node.turn() == 0.0 and json.loads(link.reply.content["reply"]["header"])["client"] == "a"
+
+
+def test_a_message_of_a_run_that_is_over_ends_nothing(trainer):
+    """What a super-link that was killed had sent; Flower's error for it is no `Exception`."""
+    told, link = [], Link(message({"wait": 0.0, "max": 1, "acknowledged": 0}))
+    node = Node(link.connection, trainer.folder, told.append)
+    pull, node._pull = node._pull, over
+    assert node.turn() == module.FAILED_SECONDS and not trainer.seen
+    link.waiting, node._pull = message({"wait": 0.0, "max": 1, "acknowledged": 0}), pull
+    assert node.turn() == 0.0 and trainer.seen and "RunNotRunning" in told[0]
+
+
+def over(run, piece):
+    raise RunNotRunningException
 
 
 def many(tree):

@@ -30,6 +30,7 @@ with explain():
     from flwr.supercore import heartbeat
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
     from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
+    from flwr.supercore.run import RunNotRunningException
     from flwr.supernode import fleet_http_connection
 
     from tfdpbc.federated import flower_client
@@ -70,7 +71,10 @@ class Node:
             self._reply(reply, time.monotonic() - begun)
             self.finished = last
             return 0.0
-        except Exception as error:  # the run has ended, or whatever else a super-link may send
+        except (
+            Exception,
+            RunNotRunningException,
+        ) as error:  # the latter, a BaseException, after a super-link's restart
             self._tell(f"message not answered: {error!r}"[:500])
             return FAILED_SECONDS
 
