@@ -24,9 +24,11 @@ def test_demo():
     command = [sys.executable, "-m", "tfdpbc", "federate", "demo", "--clients", "3"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
     assert done.returncode == 0, done.stderr
-    first, *clients, last = done.stdout.splitlines()
+    first, *clients, compared, last = done.stdout.splitlines()
     reached = float(first.split("accuracy ")[1].split()[0])
     assert len(clients) == 3 and "agrees with every ledger" in last and "finished" in last
+    assert "the same plan once more" in compared
+    assert float(last.split(", ")[-1].split()[0]) < 180
     rounds = plan_of(Demo()).rounds
     for line in clients:
         assert f"-DP after {rounds} of {rounds} rounds" in line and float(line.split("alone ")[1]) < reached

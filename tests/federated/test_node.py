@@ -1,8 +1,10 @@
 """The node runs this package's courier on whatever a super-link sends, and never asks for an app."""
 
+import contextlib
 import json
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -11,15 +13,21 @@ pytest.importorskip("flwr")
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
+from flwr.proto.fleet_pb2 import ActivateNodeResponse
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
+from flwr.supercore import heartbeat
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.primitives.asymmetric import generate_key_pairs
+from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode import fleet_http_connection
 
 from tfdpbc.federated import node as module
 from tfdpbc.federated.flower_client import packed, unpacked
 from tfdpbc.federated.messages import GlobalModel, Update, decode, encode
 from tfdpbc.federated.node import Node
-from tfdpbc.federated.socket import Server
+from tfdpbc.federated.socket import Server, parts_of
 
 STEP = encode(Update("a", 1, 0, (np.float32([1, 2]),)))
 MODEL = encode(GlobalModel(0, (np.float32([0, 0]),)))
@@ -107,7 +115,8 @@ def test_a_message_is_carried_to_the_trainer_and_back(trainer):
     # Whatever the server calls it, it is an exchange.
     assert trainer.seen == [({"op": "exchange", "wait": 0.0, "max": 5, "acknowledged": 0}, MODEL)]
     assert json.loads(link.reply.content["reply"]["header"])["client"] == "a"
-    assert decode(unpacked(link.reply.content["update0"])).round == 1
+    (step,) = parts_of(unpacked(link.reply.content["updates"]))
+    assert decode(step).round == 1
     assert link.reply.metadata.reply_to_message_id == link.asked[0][1] and link.asked[0][0] == 3
     assert node.turn() == module.IDLE_SECONDS  # nothing more
 
@@ -151,6 +160,20 @@ def test_what_another_app_may_send_is_refused_and_runs_nothing(trainer, foreign)
     assert node.turn() == 0.0 and json.loads(link.reply.content["reply"]["header"])["client"] == "a"
 
 
+def test_a_message_of_a_run_that_is_over_ends_nothing(trainer):
+    """What a super-link that was killed had sent; Flower's error for it is no `Exception`."""
+    told, link = [], Link(message({"wait": 0.0, "max": 1, "acknowledged": 0}))
+    node = Node(link.connection, trainer.folder, told.append)
+    pull, node._pull = node._pull, over
+    assert node.turn() == module.FAILED_SECONDS and not trainer.seen
+    link.waiting, node._pull = message({"wait": 0.0, "max": 1, "acknowledged": 0}), pull
+    assert node.turn() == 0.0 and trainer.seen and "RunNotRunning" in told[0]
+
+
+def over(run, piece):
+    raise RunNotRunningException
+
+
 def many(tree):
     for _ in range(module.MAX_OBJECTS):
         tree.children.add().object_id = "0" * 64
@@ -168,6 +191,33 @@ def test_messages_of_no_size_are_given_up(trainer, monkeypatch, lies):
     assert len(told) == 1 and not trainer.seen and not link.pieces
     link.waiting, link.lie, link.size = message({"wait": 0.0}), lambda tree: tree, lambda content: content
     assert node.turn() == 0.0 and trainer.seen
+
+
+def test_heartbeats_as_often_as_a_super_link_takes_them(monkeypatch):
+    """So that a client that was killed is back after 20 s; both of Flower's modules are told, under names it still has."""
+    for flowers in (fleet_http_connection, heartbeat):
+        monkeypatch.setattr(flowers, "HEARTBEAT_DEFAULT_INTERVAL", 30)
+    told, beaten = [], threading.Event()
+
+    class Client(contextlib.nullcontext):
+        def ActivateNode(self, request):
+            told.append(request.heartbeat_interval)
+            return ActivateNodeResponse(node_id=7)
+
+        def SendNodeHeartbeat(self, request):
+            told.append(request.heartbeat_interval)
+            beaten.set()
+            return SendNodeHeartbeatResponse(success=True)
+
+        def DeactivateNode(self, request):
+            told.append(request.node_id)
+
+    client = Client()
+    client.enter_result = client
+    monkeypatch.setattr(fleet_http_connection.FleetHttpClient, "from_server_address", lambda *given, **named: client)
+    with module.connect("127.0.0.1:1", True, None, generate_key_pairs()) as connection:
+        assert connection[0] == 7 and beaten.wait(30)
+    assert told == [10, 10, 7] and heartbeat.HEARTBEAT_DEFAULT_INTERVAL == 10
 
 
 def test_a_trainer_that_is_away_is_said_so_without_paths(tmp_path):

@@ -158,15 +158,26 @@ def _bad_faith(folder):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"seed": 1}, {"client": "a b"}, {"data": {"npz": "data.npz", "dataset": "glyphs"}}, {"data": {"labels": 1}}],
-    ids=["seed", "name", "two sources", "unknown source"],
+    "changes, words",
+    [
+        ({"seed": 1}, "unknown fields .'seed'"),
+        ({"client": "a b"}, "client must be"),
+        ({"data": {"npz": "data.npz", "dataset": "glyphs"}}, "not both"),
+        ({"data": {"labels": 1}}, "unknown fields .'labels'"),
+        ({"data": {"npz": "/nowhere.npz", "classes": 2}}, "/nowhere.npz"),
+        ({"model": "mlp"}, "model must be a JSON object"),
+        ({"model": {}}, "model must have a name"),
+        ({"plan": None}, "plan must be"),
+        ({"optimizer": []}, "optimizer must be"),
+        ({"physical_batch_size": "x"}, "physical_batch_size must be"),
+    ],
 )
-def test_configurations_that_are_refused(tmp_path, changes):
+def test_configurations_that_are_refused(tmp_path, capsys, changes, words):
     _, config = write_config(tmp_path, **changes)
-    with pytest.raises((TfdpbcError, ValueError, TypeError)):
+    with pytest.raises((TfdpbcError, ValueError, TypeError, OSError), match=words):
         trainer.from_config(config)
     assert trainer.main([str(tmp_path / "config.json")]) == 1
+    assert "the client cannot start: " in capsys.readouterr().err
 
 
 def test_a_part_of_a_data_set(tmp_path):

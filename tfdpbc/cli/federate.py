@@ -11,6 +11,8 @@ from typing import Any
 import click
 
 from tfdpbc.cli.base import SETTINGS, Command
+from tfdpbc.federated.demo import Demo
+from tfdpbc.federated.splits import KINDS
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -22,17 +24,18 @@ def federate() -> None:
 
 
 @federate.command(cls=Command)
-@click.option("--clients", type=int, default=3, help="How many clients.")
-@click.option("--examples", type=int, default=4000, help="Examples of glyphs per client.")
-@click.option("--epochs", type=int, default=6, help="Epochs of each client's plan.")
-@click.option("--epsilon", type=float, default=3.0, help="Each client's promise.")
-@click.option("--split", type=click.Choice(["iid", "label"]), default="label", help="How the data set is dealt out.")
+@click.option("--clients", type=int, default=Demo.clients, help="How many clients.")
+@click.option("--examples", type=int, default=Demo.examples, help="Examples of glyphs per client.")
+@click.option("--epochs", type=int, default=Demo.epochs, help="Epochs of each client's plan.")
+@click.option("--batch-size", type=int, default=Demo.batch_size, help="Examples of a client's round, expected.")
+@click.option("--epsilon", type=float, default=Demo.epsilon, help="Each client's promise.")
+@click.option("--split", type=click.Choice(KINDS), default=Demo.split, help="How the data set is dealt out.")
 @click.option("--insecure", is_flag=True, help="Without TLS and keys, on loopback.")
 @click.option("--compare/--no-compare", default=True, help="Train each client alone as well, to compare with.")
-@click.option("--max-seconds", type=float, default=100.0, help="Training ends after that, finished or not.")
+@click.option("--max-seconds", type=float, default=Demo.max_seconds, help="Training ends after that, finished or not.")
 @click.option("--out", type=FOLDER, help="Keep everything in this new folder (keys, ledgers, logs).")
 def demo(out: Path | None, compare: bool, insecure: bool, **given: Any) -> None:
-    """A federation on this machine: super-link, super-nodes and trainers in processes of their own, over TLS."""
+    """A federation on this machine: super-link, nodes and trainers in processes of their own, over TLS."""
     import tempfile
 
     from tfdpbc.federated import demo as running

@@ -1,4 +1,4 @@
-"""A federation on one machine: a super-link, and a trainer and a super-node for each client, in processes of their own."""
+"""A federation on one machine: a super-link, and a trainer and a node for each client, in processes of their own."""
 
 from __future__ import annotations
 
@@ -167,7 +167,8 @@ def global_accuracy(folder: Any) -> float:
 def accuracies(demo: Demo, folder: Any) -> dict[str, float]:
     """Test accuracy of the global model, and of what each client comes to alone, by the same plan and from the same start.
 
-    The trainings alone are for comparison on this demonstration's data only: they would spend each client's plan once more.
+    The trainings alone spend each client's plan once more, in ledgers of their own (``alone``): nobody could do so with data
+    that need protection, and keep the promise of one plan.
 
     Returns:
       ``{"global": …, "client-1": …, …}``.
@@ -211,6 +212,10 @@ def describe(demo: Demo, told: dict[str, Any], found: dict[str, float]) -> str:
         promise = "infinite" if status["epsilon"] is None else f"{math.ceil(status['epsilon'] * 1e4) / 1e4:.4f}"
         lines.append(
             f"  {name}: ({promise}, {status['delta']:g})-DP after {spent}, {status['neighbouring']} neighbours{alone}"
+        )
+    if len(found) > 1:
+        lines.append(
+            "Alone: the same plan once more on the client's data, to compare with; those models are in no guarantee above."
         )
     lines.append(f"The server's log agrees with every ledger. Ended: {result['reason']}, {told['seconds']:.0f} s.")
     return "\n".join(lines)

@@ -8,6 +8,7 @@ import ipaddress
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tfdpbc.errors import FederatedError
 from tfdpbc.federated import files, keys
 from tfdpbc.federated.processes import NODE, Processes, listens
 
-START_SECONDS = 90.0
+START_SECONDS, FREE_SECONDS = 90.0, 5.0
 _PROJECT = """[build-system]
 requires = ["hatchling"]
 build-backend = "hatchling.build"
@@ -55,7 +56,7 @@ class Address:
 
     def __post_init__(self):
         if self.certificates is None and not is_loopback(self.host):
-            raise FederatedError(f"without TLS the server must listen on loopback, not on {self.host}")
+            raise FederatedError(f"without TLS (--insecure) the server must listen on loopback, not on {self.host}")
 
     @property
     def text(self) -> str:
@@ -120,7 +121,16 @@ def program(name: str) -> Path:
 
 
 def start_server(processes: Processes, address: Address, database: Any) -> None:
-    """Starts the super-link (process "superlink") and waits until it listens; `database` keeps what it knows of nodes."""
+    """Starts the super-link (process "superlink") and waits until it listens; `database` keeps what it knows of nodes.
+
+    Raises:
+      FederatedError: somebody else listens there, or it does not start.
+    """
+    until = time.monotonic() + FREE_SECONDS  # a former one that was killed
+    while listens(address.here, address.port):
+        if time.monotonic() > until:
+            raise FederatedError(f"port must be free; another process listens on {address.text}")
+        time.sleep(0.2)
     security: list[Any] = ["--insecure"]
     if address.certificates is not None:
         security = ["--ssl-ca-certfile", address.file(keys.CA), "--ssl-certfile", address.file(keys.CERTIFICATE)]

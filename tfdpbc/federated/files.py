@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,3 +44,36 @@ def write_secret(path: Any, data: bytes) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(data)
+
+
+def lock(path: Any, seconds: float = 0.0) -> Any:
+    """A lock on a file, made if there is none: held until what is returned is closed, or the process ends.
+
+    Args:
+        seconds: How long to wait for whoever holds it.
+
+    Raises:
+        BlockingIOError: Somebody still does.
+    """
+    file = open(path, "ab")  # noqa: SIM115 (held as long as its owner lives)
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                file.close()
+                raise
+            time.sleep(0.1)
+
+
+def is_locked(path: Any) -> bool:
+    """Whether somebody holds a lock on a file, which need not exist."""
+    try:
+        lock(path).close()
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    return False

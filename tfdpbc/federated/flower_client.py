@@ -14,7 +14,7 @@ import numpy as np
 
 from tfdpbc.errors import TfdpbcError
 from tfdpbc.federated.flower_missing import explain
-from tfdpbc.federated.socket import ask
+from tfdpbc.federated.socket import ask, body_of
 
 with explain():
     from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -62,6 +62,6 @@ def exchange(message: Message, context: Context) -> Message:
     except TfdpbcError as error:
         header, parts = {"error": type(error).__name__}, []  # the trainer may be restarting; paths stay here
     reply["reply"] = ConfigRecord({"header": json.dumps(header)})
-    for i, part in enumerate(parts):
-        reply[f"update{i}"] = packed(part)
+    if parts:
+        reply["updates"] = packed(body_of(parts))  # in one piece: Flower makes several requests for each
     return Message(reply, reply_to=message)

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import queue
 import sys
+import threading
+import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from tfdpbc.federated.flower_client import packed, unpacked
 from tfdpbc.federated.flower_missing import explain
-from tfdpbc.federated.loop import Reply, open_folder
+from tfdpbc.federated.loop import FAILED, Reply, open_folder
+from tfdpbc.federated.socket import parts_of
 
 with explain():
     from flwr.app import ConfigRecord, Context, Message, RecordDict
     from flwr.serverapp import Grid, ServerApp
+
+AT_ONCE, FETCH_SECONDS = 8, 0.25
+"""How many replies a turn asks for, and how long it waits for them."""
 
 app = ServerApp()
 
 
 class GridLink:
     """Flower's grid as a `loop.Link`.
+
+    A node that announces a reply and dies before all of it is there makes Flower wait for the rest, minutes long; one whose
+    reply cannot be read makes it raise. So each reply is fetched by itself, in a thread that nobody waits for.
 
     Args:
       grid: Flower's.
@@ -29,6 +42,10 @@ class GridLink:
     def __init__(self, grid: Grid, ttl: float = 30.0):
         self._grid, self._ttl = grid, ttl
         self._sent: dict[str, int] = {}
+        self._fetching: dict[str, threading.Thread] = {}
+        self._fetched: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+        self._asked = itertools.count()
+        self._order: dict[str, int] = {}  # tickets that were asked for longest ago come first
 
     def nodes(self) -> Iterable[int]:
         return self._grid.get_node_ids()
@@ -45,9 +62,30 @@ class GridLink:
         return tickets[0]
 
     def replies(self, tickets: list[str]) -> Iterable[Reply]:
-        for message in self._grid.pull_messages(tickets) if tickets else ():
-            ticket = message.metadata.reply_to_message_id
-            yield _reply(message, ticket, self._sent.pop(ticket, message.metadata.src_node_id))
+        idle = [ticket for ticket in tickets if ticket not in self._fetching]
+        begun = []
+        for ticket in sorted(idle, key=lambda one: self._order.get(one, -1))[:AT_ONCE]:
+            self._order[ticket] = next(self._asked)
+            self._fetching[ticket] = threading.Thread(target=self._fetch, args=(ticket,), daemon=True)
+            self._fetching[ticket].start()
+            begun.append(self._fetching[ticket])
+        until = time.monotonic() + FETCH_SECONDS
+        for thread in begun:
+            thread.join(max(0.0, until - time.monotonic()))
+        self._fetching = {ticket: thread for ticket, thread in self._fetching.items() if thread.is_alive()}
+        self._order = {ticket: at for ticket, at in self._order.items() if ticket in tickets}
+        while not self._fetched.empty():
+            reply = self._fetched.get()
+            self._sent.pop(reply.ticket, None)
+            yield reply
+
+    def _fetch(self, ticket: str) -> None:
+        node = self._sent.get(ticket)
+        try:
+            for message in self._grid.pull_messages([ticket]):
+                self._fetched.put(_reply(message, ticket, message.metadata.src_node_id if node is None else node))
+        except Exception:  # what came is no message, or the super-link is away: the node is asked again
+            self._fetched.put(Reply(ticket, node))
 
 
 def _reply(message: Message, ticket: str, node: int) -> Reply:
@@ -63,13 +101,24 @@ def _reply(message: Message, ticket: str, node: int) -> Reply:
 
 
 def _parts(message: Message) -> Iterable[bytes | None]:
-    i = 0
-    while f"update{i}" in message.content:
-        try:
-            yield unpacked(message.content[f"update{i}"])
-        except Exception:  # as above; the coordinator counts it as malformed
-            yield None
-        i += 1
+    if "updates" not in message.content:
+        return ()
+    try:
+        return parts_of(unpacked(message.content["updates"]))
+    except Exception:  # as above; the coordinator counts it as malformed
+        return (None,)
+
+
+def _end_with_super_link() -> None:
+    """The super-link runs apps in a session of their own: one that waits for a node's reply would outlive it."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)  # the checkpoint is whole at any time, and what is not in it comes again
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @app.main()
@@ -80,4 +129,10 @@ def main(grid: Grid, context: Context) -> None:
         sys.stdout.write(f"[server] {line}\n")
         sys.stdout.flush()
 
-    tell("ended: " + open_folder(str(context.run_config["folder"]), GridLink(grid), tell).run())
+    _end_with_super_link()
+    folder = Path(str(context.run_config["folder"]))
+    try:
+        tell("ended: " + open_folder(folder, GridLink(grid), tell).run())
+    except Exception as error:
+        (folder / FAILED).write_text(f"{type(error).__name__}: {error}")  # for whoever started the super-link
+        raise

@@ -44,5 +44,7 @@ def run(folder: Any, trainers: Sequence[Any], tell: Callable[[str], None] = lamb
         trainer = directories[int(context.node_config["partition-id"])]
         return flower_client.exchange(message, dataclasses.replace(context, node_config={"trainer": trainer}))
 
-    run_simulation(server, client, num_supernodes=len(directories), backend_config={"client_resources": {"num_cpus": 1}})
+    run_simulation(
+        server, client, num_supernodes=len(directories), backend_config={"client_resources": {"num_cpus": 1}}
+    )
     return reason[0]

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from tfdpbc import _validate
+from tfdpbc.errors import FederatedError
 from tfdpbc.federated import files
 from tfdpbc.federated.flower_missing import explain
 from tfdpbc.federated.messages import is_client_name
 
 CA, CERTIFICATE, PRIVATE = "ca.pem", "server.pem", "server.key"
 DAYS = 365
+_RENEW = "where the server runs, remove its folder `certificates` for new ones, and give ca.pem to the clients again"
 
 
 def make_certificates(folder: Any, hosts: Iterable[str]) -> None:
@@ -41,7 +43,7 @@ def make_certificates(folder: Any, hosts: Iterable[str]) -> None:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
     def certificate(subject: str, key: Any) -> Any:
-        begin = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(minutes=5)  # clocks differ
+        begin = _now() - datetime.timedelta(minutes=5)  # clocks differ
         made = x509.CertificateBuilder().subject_name(named(subject)).issuer_name(named("tfdpbc federation"))
         made = made.public_key(key.public_key()).serial_number(x509.random_serial_number())
         return made.not_valid_before(begin).not_valid_after(begin + datetime.timedelta(days=DAYS))
@@ -103,6 +105,71 @@ def make_node_key(folder: Any, client: str) -> tuple[Path, Path]:
         key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     )
     return private, public
+
+
+def read_private(path: Any) -> Any:
+    """A client's private key, as `make_node_key` wrote it.
+
+    Raises:
+      FederatedError: it is none, or others than its owner may read it.
+    """
+    with explain():
+        from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+    path = Path(path)
+    if path.stat().st_mode & 0o077:
+        raise FederatedError(
+            f"--key: others than its owner may read {path}; chmod 600 it, and make a new one if they did"
+        )
+    return _curve_key("--key", path, load_ssh_private_key, None)
+
+
+def read_public(path: Any) -> Any:
+    """A client's public key, as `make_node_key` wrote it.
+
+    Raises:
+      FederatedError: it is none.
+    """
+    with explain():
+        from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+    return _curve_key("--keys", Path(path), load_ssh_public_key)
+
+
+def _curve_key(option: str, path: Path, load: Callable[..., Any], *more: Any) -> Any:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    try:
+        key = load(path.read_bytes(), *more)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey | ec.EllipticCurvePublicKey):
+        raise FederatedError(f"{option}: {path} is not what `tfdpbc federate key` makes")
+    return key
+
+
+def check_certificate(path: Any, hosts: Iterable[str] = ()) -> None:
+    """That a certificate can be used now, and is for these hosts.
+
+    Raises:
+      FederatedError: it cannot, or is not.
+    """
+    with explain():
+        from cryptography import x509
+    path = Path(path)
+    try:
+        found = x509.load_pem_x509_certificate(path.read_bytes())
+    except ValueError as error:
+        raise FederatedError(f"{path} is no certificate") from error
+    if found.not_valid_after_utc < _now():
+        raise FederatedError(f"{path} ended on {found.not_valid_after_utc:%Y-%m-%d}; {_RENEW}")
+    if hosts := set(hosts):
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        if missing := sorted(hosts - {str(one.value) for one in names}):
+            raise FederatedError(f"{path} is not for {', '.join(missing)}; {_RENEW}")
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.timezone.utc)
 
 
 def _host(x509: Any, host: str) -> Any:

@@ -6,13 +6,13 @@ Nodes may leave, die and join at any time; a node that does not answer is asked 
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import json
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
+from tfdpbc import _validate
 from tfdpbc.errors import RunFolderError
 from tfdpbc.federated import files
 from tfdpbc.federated.coordinator import Coordinator
@@ -20,7 +20,7 @@ from tfdpbc.federated.messages import MAX_INTEGER, GlobalModel, decode, encode, 
 
 LOCK_SECONDS = 60.0
 CHECKPOINT, LOG, INITIAL, SETTINGS, RESULT = "server.npz", "updates.jsonl", "initial.bin", "server.json", "result.json"
-FINISHED = "finished.json"
+FINISHED, LOCK, FAILED = "finished.json", "lock", "failed.txt"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +72,11 @@ class Settings:
     pause: float = 0.2
     save_seconds: float = 0.0
     lost_seconds: float = 60.0
+
+    def __post_init__(self):
+        for name in ("max_updates", "max_seconds"):
+            if getattr(self, name) is not None:
+                _validate.number(name, getattr(self, name), above=0)
 
 
 class Loop:
@@ -207,6 +212,9 @@ class Loop:
     def _left(self, node: Any) -> None:
         name = self._names.pop(node)
         self._versions.pop(node, None)
+        for ticket in [ticket for ticket, (asked, _) in self._waiting.items() if asked == node]:
+            del self._waiting[ticket]  # it is asked anew once it is back
+            self.lost += 1
         self._done.discard(node)
         if name not in self._names.values() and name not in self.finished:
             self.coordinator.leave(name)
@@ -241,11 +249,16 @@ def prepare(folder: Any, initial: GlobalModel, coordinator: dict[str, Any], loop
       ValueError, TypeError: settings that cannot be.
     """
     folder = Path(folder)
-    Coordinator(initial.weights, **coordinator)
-    Settings(**loop)
+    check(initial, coordinator, loop)
     text = json.dumps({"coordinator": coordinator, "loop": loop}, indent=2).encode()
     files.write_atomically(folder / INITIAL, lambda file: file.write(encode(initial)))
     files.write_atomically(folder / SETTINGS, lambda file: file.write(text))
+
+
+def check(initial: GlobalModel, coordinator: dict[str, Any], loop: dict[str, Any]) -> None:
+    """Raises ValueError or TypeError for settings that cannot be."""
+    Coordinator(initial.weights, **coordinator)
+    Settings(**loop)
 
 
 def open_folder(folder: Any, link: Link, tell: Callable[[str], None] = lambda line: None) -> Loop:
@@ -279,17 +292,10 @@ def _read_finished(path: Path) -> set[str]:
 
 def _held(folder: Path) -> Any:
     """A lock on the folder: a server that was killed may leave its app running for a moment, and Flower may start it again."""
-    until = time.monotonic() + LOCK_SECONDS
     try:
-        file = (folder / "lock").open("ab")
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return file
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise RunFolderError(f"another server runs in {folder}") from None
-                time.sleep(0.2)
+        return files.lock(folder / LOCK, LOCK_SECONDS)
+    except BlockingIOError:
+        raise RunFolderError(f"another server runs in {folder}") from None
     except OSError as error:
         raise RunFolderError(f"{folder} is no server's folder: {error}") from error
 

@@ -19,17 +19,19 @@ from pathlib import Path
 from typing import Any
 
 from tfdpbc.errors import MalformedMessage
+from tfdpbc.federated import keys
 from tfdpbc.federated.flower_missing import explain
 from tfdpbc.federated.messages import MAX_BYTES
 from tfdpbc.federated.processes import end_with_parent
 
 with explain():
-    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.app import Context, Error, Message, RecordDict
-    from flwr.common.constant import ErrorCode
+    from flwr.common.constant import HEARTBEAT_MIN_INTERVAL, ErrorCode
+    from flwr.supercore import heartbeat
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
     from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
-    from flwr.supernode.fleet_http_connection import http_request_response
+    from flwr.supercore.run import RunNotRunningException
+    from flwr.supernode import fleet_http_connection
 
     from tfdpbc.federated import flower_client
 
@@ -69,7 +71,10 @@ class Node:
             self._reply(reply, time.monotonic() - begun)
             self.finished = last
             return 0.0
-        except Exception as error:  # the run has ended, or whatever else a super-link may send
+        except (
+            Exception,
+            RunNotRunningException,
+        ) as error:  # the latter, a BaseException, after a super-link's restart
             self._tell(f"message not answered: {error!r}"[:500])
             return FAILED_SECONDS
 
@@ -108,6 +113,14 @@ class Node:
         push_objects(get_all_nested_objects(reply), push, object_ids_to_push=wanted)
 
 
+def connect(*given: Any) -> Any:
+    """Flower's `http_request_response`, with heartbeats as often as a super-link takes them. It counts a node as online, waits
+    for it and refuses its successor until two are missing: 20 s instead of 60 after a ``kill -9``."""
+    for module in (fleet_http_connection, heartbeat):
+        module.HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT_MIN_INTERVAL
+    return fleet_http_connection.http_request_response(*given)
+
+
 def _says_finished(reply: Message) -> bool:
     return reply.has_content() and json.loads(reply.content["reply"]["header"]).get("finished") is True
 
@@ -123,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     certificate, pair = None if given.ca is None else given.ca.read_bytes(), None
     if given.key is not None:
-        private = load_ssh_private_key(given.key.read_bytes(), None)
+        private = keys.read_private(given.key)
         pair = private, private.public_key()
 
     def tell(line: str) -> None:
@@ -132,7 +145,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        with http_request_response(given.server, certificate is None, certificate, pair) as connection:
+        with connect(given.server, certificate is None, certificate, pair) as connection:
             node = Node(connection, Path(given.trainer).resolve(), tell)
             tell(f"node {node.id} at {given.server}")
             while not node.finished:

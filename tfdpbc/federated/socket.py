@@ -39,8 +39,7 @@ Answer = Callable[[dict[str, Any], bytes], tuple[dict[str, Any], Sequence[bytes]
 
 def pack(header: dict[str, Any], parts: Sequence[bytes] = ()) -> bytes:
     """A reply: the header, a line feed, and each part behind its length (8 bytes, big endian)."""
-    framed = (piece for part in parts for piece in (_LENGTH.pack(len(part)), part))
-    return b"".join([json.dumps(header).encode(), b"\n", *framed])
+    return json.dumps(header).encode() + b"\n" + body_of(parts)
 
 
 def split(message: bytes) -> tuple[dict[str, Any], bytes]:
@@ -57,6 +56,11 @@ def split(message: bytes) -> tuple[dict[str, Any], bytes]:
     if not isinstance(header, dict):
         raise MalformedMessage("a message begins with a JSON object in a line of its own")
     return header, message[end + 1 :]
+
+
+def body_of(parts: Sequence[bytes]) -> bytes:
+    """The inverse of `parts_of`."""
+    return b"".join(piece for part in parts for piece in (_LENGTH.pack(len(part)), part))
 
 
 def parts_of(body: bytes) -> list[bytes]:

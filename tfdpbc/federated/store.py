@@ -11,7 +11,6 @@ Whatever is written is written whole or not at all (a temporary file, renamed). 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from pathlib import Path
@@ -22,6 +21,7 @@ from tfdpbc.federated import files
 from tfdpbc.federated.messages import GlobalModel, decode, encode
 from tfdpbc.ledger import Ledger
 
+LOCK = "lock"
 _SUFFIX = ".update"
 
 
@@ -41,11 +41,9 @@ class ClientFolder:
         self._outbox = self.folder / "outbox"
         self._outbox.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o700)
-        self._lock = open(self.folder / "lock", "w")  # noqa: SIM115 (held as long as the process lives)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.close()
+            self._lock = files.lock(self.folder / LOCK)
+        except BlockingIOError as error:
             raise FederatedError(f"another process trains in {self.folder}") from error
         try:
             self.ledger = self._read_ledger()

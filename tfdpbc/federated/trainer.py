@@ -110,6 +110,10 @@ def from_config(config: dict[str, Any]) -> Trainer:
     missing = set(_REQUIRED) - set(config)
     if unknown or missing:
         raise FederatedError(f"the configuration lacks {sorted(missing)} and has unknown fields {sorted(unknown)}")
+    for name in ("data", "model", "plan", "optimizer"):
+        _validate.instance(name, config[name], dict, "a JSON object")
+    if (size := config.get("physical_batch_size")) is not None:
+        _validate.integer("physical_batch_size", size, at_least=1)  # before a round is spent on it
     x, y, classes = _load(config["data"])
     net = _build(config["model"], x.shape[1:], classes)
     plan = PrivacyPlan.from_config(config["plan"])
@@ -121,7 +125,7 @@ def from_config(config: dict[str, Any]) -> Trainer:
         plan,
         engine=config.get("engine", "auto"),
         statistics=statistics,
-        physical_batch_size=config.get("physical_batch_size"),
+        physical_batch_size=size,
     )
     model.compile(
         optimizer=keras.optimizers.SGD(**config["optimizer"]),
@@ -153,6 +157,8 @@ def _build(config: dict[str, Any], shape: tuple[int, ...], classes: int) -> kera
         if not str(config["keras"]).endswith(".keras"):  # other formats may run code of whoever made the file
             raise FederatedError(f"the model must be a .keras file; got {config['keras']}")
         return keras.saving.load_model(config["keras"], compile=False, safe_mode=True)
+    if "name" not in config:
+        raise FederatedError("model must have a name, or keras: the path of a .keras file")
     options = {name: value for name, value in config.items() if name != "name"}
     return models.build(config["name"], shape, classes, **options)
 
