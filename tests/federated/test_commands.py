@@ -1,4 +1,4 @@
-"""`tfdpbc federate key`, `server` and `client` as processes, over TLS with keys; killed with -9 and started again."""
+"""`tfdpbc federate key`, `server` and `client` as processes of their own, over TLS with keys; killed with -9, started again."""
 
 import json
 import signal
