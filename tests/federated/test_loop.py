@@ -145,6 +145,27 @@ def test_a_dead_node_stops_nobody_and_may_come_back(tmp_path):
     assert running.coordinator.model.weights[0][0] == sum(c.total for c in clients)
 
 
+class Leaving(Network):
+    """Whoever has nothing more to send leaves with its reply, which comes later; gives what it is asked for alone, as Flower."""
+
+    def send(self, node, header, payload):
+        ticket = super().send(node, header, payload)
+        if self.queue and self.queue[-1][1].header["finished"]:
+            at, reply = self.queue.pop()
+            self.queue.append((self.time + 2.0, reply))
+            del self.at[node]
+        return ticket
+
+    def replies(self, tickets):
+        return [reply for reply in super().replies(tickets) if reply.ticket in tickets]
+
+
+def test_the_last_reply_of_one_that_has_left_is_heard(tmp_path):
+    network = Leaving(Client("a", 3), Client("b", 5))
+    running = looped(network, tmp_path, Settings(clients=("a", "b"), max_seconds=60))
+    assert running.run() == "finished" and not network.at and running.lost == 0
+
+
 def test_a_request_that_is_never_answered_is_given_up(tmp_path):
     client = Client("a", 3)
     network = Network(client)

@@ -105,6 +105,8 @@ class Loop:
         self.lost = 0
         self.held: Any = None  # a lock, as long as this object lives
         self._waiting: dict[Any, tuple[Any, float]] = {}  # ticket → node, when it was asked
+        # The same of nodes that left: they may have answered before, and who has finished leaves at once.
+        self._orphans: dict[Any, tuple[Any, float]] = {}
         self._names: dict[Any, str] = {}
         self._versions: dict[Any, int] = {}
         self._next: dict[Any, float] = {}
@@ -150,11 +152,13 @@ class Loop:
         for node in sorted(there - busy - self._done, key=str):
             if now >= self._next.get(node, 0.0):
                 self._ask(node, now)
-        for reply in self.link.replies(list(self._waiting)):
+        for reply in self.link.replies([*self._waiting, *self._orphans]):
             self._take(reply)
         for ticket, (node, since) in list(self._waiting.items()):
             if now - since > self.settings.lost_seconds:
                 self._failed(ticket, node)
+        lost = self.settings.lost_seconds
+        self._orphans = {ticket: asked for ticket, asked in self._orphans.items() if now - asked[1] <= lost}
         if self.coordinator.due():
             version = self.coordinator.broadcast().version
             self.save()  # a version that was sent must never be given to another model
@@ -173,10 +177,12 @@ class Loop:
             self._waiting[ticket] = node, now
 
     def _take(self, reply: Reply) -> None:
-        asked = self._waiting.pop(reply.ticket, None)
+        orphan = self._orphans.pop(reply.ticket, None)
+        asked = self._waiting.pop(reply.ticket, orphan)
         node = reply.node if asked is None else asked[0]
         if reply.header is None:
-            self._failed(reply.ticket, node)
+            if orphan is None:
+                self._failed(reply.ticket, node)
             return
         for part in reply.parts:
             self.coordinator.receive(part, sender=node)
@@ -213,8 +219,7 @@ class Loop:
         name = self._names.pop(node)
         self._versions.pop(node, None)
         for ticket in [ticket for ticket, (asked, _) in self._waiting.items() if asked == node]:
-            del self._waiting[ticket]  # it is asked anew once it is back
-            self.lost += 1
+            self._orphans[ticket] = self._waiting.pop(ticket)  # it is asked anew once it is back
         self._done.discard(node)
         if name not in self._names.values() and name not in self.finished:
             self.coordinator.leave(name)
