@@ -16,6 +16,10 @@ def fail(name: str, expected: str, value: Any, error: type[Exception] = ValueErr
     raise error(f"{name} must be {expected}; got {name}={value!r}")
 
 
+SMALLEST_NORM = 1e-12
+"""Of clipping and of what is proposed in its place: float32 squares of far smaller norms vanish."""
+
+
 def number(
     name: str,
     value: Any,

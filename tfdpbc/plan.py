@@ -16,7 +16,6 @@ from tfdpbc.errors import UnreachableTarget
 from tfdpbc.sampling import Sampling
 from tfdpbc.statistics import PrivateStatistics
 
-SMALLEST_NORM = 1e-12
 MOST_GROUP = 1000
 """The largest group a guarantee is stated for: beyond it ε means nothing for any noise that still trains."""
 MOST_ROUNDS = 10**8
@@ -123,8 +122,8 @@ class PrivacyPlan:
             expected = f"at most {MOST_ROUNDS // self.rounds_per_epoch} (a plan holds up to {MOST_ROUNDS} rounds)"
             _validate.fail("epochs", expected, self.epochs)
         # Float32 squares of far smaller norms vanish, and the contribution would pass unclipped.
-        if not self.clipping.smallest_bound(self.rounds, self.rounds_per_epoch) >= SMALLEST_NORM:
-            _validate.fail("clipping", f"of norms >= {SMALLEST_NORM:g} to the last round", self.clipping)
+        if not self.clipping.smallest_bound(self.rounds, self.rounds_per_epoch) >= _validate.SMALLEST_NORM:
+            _validate.fail("clipping", f"of norms >= {_validate.SMALLEST_NORM:g} to the last round", self.clipping)
         self.aggregation.check(self.sampling, self.clipping, self.noise_multiplier, self.statistics)
         self._check_measurement()
 

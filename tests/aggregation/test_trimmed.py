@@ -192,12 +192,29 @@ class TestPlan:
 
 @pytest.mark.parametrize(
     "arguments",
-    [(-1, 0.1, 1, 1), (2.5, 0.1, 1, 1), (2, 0.0, 1, 1), (2, 0.1, 0, 1), (2, 0.1, 1, math.nan), (2, 0.1, 1, 1, 0.0)],
+    [
+        (-1, 0.1, 1, 1),
+        (2.5, 0.1, 1, 1),
+        (2, 0.0, 1, 1),
+        (2, 1e-22, 1, 1),  # float32 squares of such norms vanish: the margin would be counted wrongly
+        (2, 0.1, 0, 1),
+        (2, 0.1, 1e-310, 1),
+        (2, 0.1, 1, math.nan),
+        (2, 0.1, 1, 1e308),
+        (2, 0.1, 1, 1, 0.0),
+        (2, 0.1, 1, 1, 1e300),
+    ],
     ids=str,
 )
 def test_impossible_arguments(arguments):
     with pytest.raises((ValueError, TypeError), match="must be"):
         dp.TrimmedSum(*arguments)
+
+
+@pytest.mark.parametrize("config", [{"name": "sum", "trim": 3}, {"name": "trimmed", "trim": 3}, {"name": "mode"}, {}])
+def test_fields_of_a_configuration_are_named(config):
+    with pytest.raises(ValueError, match="must be"):
+        dp.aggregation.from_config(config)
 
 
 def test_a_suggestion_keeps_its_promise_and_passes_clean_rounds():

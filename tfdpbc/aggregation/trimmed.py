@@ -86,7 +86,7 @@ class TrimmedSum(GlobalTrimmedSum):
       trim: F, how many contributions of a round are left out on pass: more than are corrupted, and room for the test
         besides (`suggest`).
       release_norm: τ in (0, C], the proposed local sensitivity, in units of the gradient's norm.
-      laplace_scale: b > 0, of the noise on the margin; the test alone costs 1/b.
+      laplace_scale: b >= 1e-6, of the noise on the margin; the test alone costs 1/b.
       threshold: t; a round of margin 0 passes with probability e^{-t/b}/2, and that is dear where τ is far below C.
       fail_noise_multiplier: σ_f; None is the plan's σ.
 
@@ -105,12 +105,12 @@ class TrimmedSum(GlobalTrimmedSum):
     def __post_init__(self) -> None:
         super().__post_init__()
         checked = {
-            "release_norm": _validate.number("release_norm", self.release_norm, above=0),
-            "laplace_scale": _validate.number("laplace_scale", self.laplace_scale, above=0),
-            "threshold": _validate.number("threshold", self.threshold),
+            "release_norm": _validate.number("release_norm", self.release_norm, at_least=_validate.SMALLEST_NORM),
+            "laplace_scale": _validate.number("laplace_scale", self.laplace_scale, at_least=1e-6),
+            "threshold": _validate.number("threshold", self.threshold, at_least=-1e12, at_most=1e12),
         }
         if self.fail_noise_multiplier is not None:
-            least = _validate.number("fail_noise_multiplier", self.fail_noise_multiplier, at_least=1e-6)
+            least = _validate.number("fail_noise_multiplier", self.fail_noise_multiplier, at_least=1e-6, at_most=1e12)
             checked["fail_noise_multiplier"] = least
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -192,7 +192,10 @@ class TrimmedSum(GlobalTrimmedSum):
         from tfdpbc import accounting
         from tfdpbc.accounting import calibration
 
-        delta, corrupted = _validate.probability("delta", delta), _validate.number("corrupted", corrupted, at_least=0)
+        delta, corrupted = (
+            _validate.probability("delta", delta),
+            _validate.number("corrupted", corrupted, at_least=0, below=1),
+        )
         failures = _validate.number("failures", failures, above=0, below=0.5)
         norm = _validate.number("norm", norm, above=0)
         release_norm = _validate.number("release_norm", release_norm, above=0, at_most=norm)
