@@ -14,16 +14,16 @@ by_name = {kind.name: kind for kind in (Sum, TrimmedSum, GlobalTrimmedSum, Coord
 
 
 def from_config(config: dict[str, Any]) -> Sum:
-    """The inverse of `to_config`.
+    """The inverse of `to_config`; fields with a default may be left out.
 
     Raises:
       ValueError: a field is missing, unknown or out of range.
     """
     fields = dict(config)
     kind = by_name[_validate.choice("aggregation", fields.pop("name", None), by_name)]
-    expected = [field.name for field in dataclasses.fields(kind)]
-    if set(fields) != set(expected):
-        _validate.fail(f"{kind.name} fields", ", ".join(expected), sorted(map(str, fields)))
+    known = {field.name: field.default is dataclasses.MISSING for field in dataclasses.fields(kind)}
+    if not {name for name, required in known.items() if required} <= set(fields) <= set(known):
+        _validate.fail(f"{kind.name} fields", ", ".join(known), sorted(map(str, fields)))
     return kind(**fields)
 
 
