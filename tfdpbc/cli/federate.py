@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from tfdpbc.cli.base import SETTINGS, Command
+from tfdpbc.cli.quiet import load_tensorflow
 from tfdpbc.federated.demo import Demo
 from tfdpbc.federated.splits import KINDS
 
@@ -77,9 +78,10 @@ def demo(out: Path | None, compare: bool, insecure: bool, **given: Any) -> None:
 @click.option("--insecure", is_flag=True, help="Without TLS and keys; loopback only.")
 def server(folder: Path, **given: Any) -> None:
     """Run the server until every client has finished its plan."""
+    _end_on_sigterm()
+    load_tensorflow()
     from tfdpbc.federated import hosting
 
-    _end_on_sigterm()
     reason = hosting.serve(folder, tell=lambda line: click.echo(line, err=True), **given)
     click.echo(json.dumps(reason, indent=2))
 
@@ -92,9 +94,10 @@ def server(folder: Path, **given: Any) -> None:
 @click.option("--insecure", is_flag=True, help="Without TLS and keys; loopback only.")
 def client(config: Path, address: str, ca: Path | None, key: Path | None, insecure: bool) -> None:
     """Train on this machine's data until the plan is used up and the server has it all; restarted, it goes on."""
+    _end_on_sigterm()
+    load_tensorflow()
     from tfdpbc.federated import hosting
 
-    _end_on_sigterm()
     status = hosting.join(config, address, ca, key, insecure, lambda line: click.echo(line, err=True))
     click.echo(json.dumps(status, indent=2))
 

@@ -147,7 +147,8 @@ def join(
             if f"{NODE}{name}" not in ended and time.monotonic() - began > REFUSED_SECONDS / 2:
                 well = time.monotonic()  # it was let in
             elif not over and f"{NODE}{name}" in ended and time.monotonic() - well < REFUSED_SECONDS:
-                tell("the server does not take this client yet; trying again")
+                log = directory / "logs" / f"{NODE}{name}.log"
+                tell(f"the server does not take this client yet; trying again (its words: {log})")
                 time.sleep(STATUS_SECONDS)
                 processes.end(f"{NODE}{name}")
                 deploy.start_node(processes, name, there, directory, key)

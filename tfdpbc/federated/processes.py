@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,6 +20,8 @@ from tfdpbc.errors import FederatedError
 POLITE_SECONDS = 8.0
 NODE = "node-"
 """What the names of nodes' processes begin with."""
+_GREETING = re.compile(r"WARNING: All log messages before absl|[IWE]\d{4} ")
+"""Lines that TensorFlow writes while it is loaded, whatever its log level: they say nothing about a failure."""
 PARENT = "TFDPBC_PARENT"
 _PR_SET_PDEATHSIG = 1
 
@@ -123,7 +126,8 @@ class Processes:
         until = time.monotonic() + seconds
         while not there():
             for name, status in self.missed().items():
-                last = " ".join(self.output(name).split())[-500:]
+                said = [line for line in self.output(name).splitlines() if not _GREETING.match(line)]
+                last = " ".join(" ".join(said).split())[-500:]
                 raise FederatedError(f"{name} ended with status {status} before {what}: {last}")
             if time.monotonic() > until:
                 raise FederatedError(f"waited {seconds:g} s for {what}, in vain")
